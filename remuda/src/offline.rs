@@ -6,7 +6,7 @@ use crate::config::{Config, DeviceDef, DeviceParams, LogDef, PoolDef};
 use crate::node::pool_check::mapped_log_of;
 use crate::node::reactors::{END_MAX_NS, Reactors};
 use crate::node::{
-    Handle, Opened, Opener, Refusal, RefusalKind, StateView, as_it_is, close_device, lacking, open_device,
+    Handle, Lacking, Opened, Opener, Refusal, RefusalKind, StateView, as_it_is, close_device, lacking, open_device,
     prepare_memory,
 };
 use bdev::{BlockDevice, OpenFor, ReadOnlyDevice};
@@ -59,7 +59,7 @@ pub type Definitions = BTreeMap<String, DeviceDef>;
 pub struct Stack {
     all: Vec<Opened>,
     /// What some of them lack.
-    lacking: Vec<Finding>,
+    lacking: Vec<Lacking>,
 }
 
 impl Stack {
@@ -73,6 +73,14 @@ impl Stack {
         self.lacking.append(&mut other.lacking);
     }
 
+    /// Refuses to use devices of which a part is not there.
+    fn refuse_absent(&self) -> Result<(), Refusal> {
+        let Some(absent) = self.lacking.iter().find(|lacking| lacking.is_absent) else { return Ok(()) };
+        let Finding { object, place, meaning, .. } = &absent.finding;
+        let next = "bring it back; or add --degraded to repair without it: it is given up then, and filled anew when it is back";
+        Err(Refusal::conflict(format!("{object} of {place}"), meaning, next))
+    }
+
     /// Closes them; the first failure is returned. What was only looked at has nothing to bring to rest.
     async fn close(&self, opener: &Opener) -> Result<(), Refusal> {
         let mut ended = Ok(());
@@ -84,8 +92,7 @@ impl Stack {
     }
 }
 
-/// Opens a device after those below it. To be looked at, a mirror, a parity device or a flash cache does without a part that is
-/// missing; to be used only if the opener says so, since the part is given up then.
+/// Opens a device after those below it. A mirror, a parity device or a flash cache does without a part that is missing.
 async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener) -> Result<Stack, Refusal> {
     let known = defs.keys().map(String::as_str);
     let def = defs.get(name).ok_or_else(|| Refusal::not_found("device", name, known))?;
@@ -99,14 +106,6 @@ async fn open_with_children(name: &str, defs: &Definitions, opener: &Opener) -> 
             // One that somebody else has is not missing.
             Err(refusal) if !opener.may_lack(def, place) || refusal.kind == RefusalKind::Conflict => {
                 return Err(refusal);
-            }
-            Err(refusal) if opener.purpose == OpenFor::Use && !opener.start_degraded => {
-                let next = "bring it back; or add --degraded to go on without it: it is given up then, and filled anew when it is back";
-                return Err(Refusal::conflict(
-                    format!("device '{name}'"),
-                    format!("'{child}' is absent: {refusal}"),
-                    next,
-                ));
             }
             Err(refusal) => {
                 children.push(None);
@@ -170,8 +169,20 @@ pub struct RestingDevices {
 }
 
 impl RestingDevices {
-    /// Opens them. A log that another process uses is an error, one that is missing is not.
+    /// Opens them. A log that another process uses is an error, one that is missing is not. To be used, a device must not lack a
+    /// part that it could do without, unless the opener says so: it would be given up. Whether it does is looked at first, so that
+    /// a refusal leaves all of them as they are.
     pub async fn open(pool: &RestingPool, opener: &Opener) -> Result<RestingDevices, Refusal> {
+        if opener.purpose == OpenFor::Use && !opener.start_degraded {
+            let look = Opener { purpose: OpenFor::Inspect, ..opener.clone() };
+            let seen = RestingDevices::open_now(pool, &look).await?;
+            seen.stack.refuse_absent()?;
+            seen.close(&look).await?;
+        }
+        RestingDevices::open_now(pool, opener).await
+    }
+
+    async fn open_now(pool: &RestingPool, opener: &Opener) -> Result<RestingDevices, Refusal> {
         let mut stack = open_with_children(&pool.def.capacity, &pool.devices, opener).await.map_err(as_it_is)?;
         let capacity = given(stack.device(), opener);
         let (log, lock) = match &pool.def.log {
@@ -238,7 +249,7 @@ impl RestingDevices {
 
     /// What devices below the pool lack, as they were opened.
     pub fn lacking(&self) -> Vec<Finding> {
-        self.stack.lacking.clone()
+        self.stack.lacking.iter().map(|lacking| lacking.finding.clone()).collect()
     }
 
     /// Closes them; `opener` is the one that they were opened by.

@@ -315,7 +315,10 @@ fn a_check_that_does_not_repair_changes_nothing_and_tells_of_an_absent_member() 
         let refused = look(&node, "cold", &["--repair"]);
         assert_eq!(refused.code, 5, "{}{}", refused.out, refused.err);
         let message = refused.json()["error"]["message"].to_string();
-        assert!(message.contains("'d1' is absent") && message.contains("--degraded"), "{message}");
+        assert!(
+            message.contains("member 'd1' of parity 'array': it is absent") && message.contains("--degraded"),
+            "{message}"
+        );
         std::fs::rename(&away, &d1).unwrap();
         look_is_clean(&node, "cold");
         node.restart();

@@ -123,7 +123,7 @@ fn a_check_on_mirrors_changes_nothing_and_tells_of_an_absent_leg() {
         let legs = leg(&one, size) + &leg(&other, size);
         format!("{legs}[[device]]\nname = '{name}'\nkind = 'mirror'\ndevices = ['{one}', '{other}']\n")
     };
-    let devices = mirror("log", "64MiB") + &mirror("big", "256MiB");
+    let devices = mirror("log", "72MiB") + &mirror("big", "264MiB");
     let mut node = node_on(&devices, &format!("{POOL}[[volume]]\nname = 'v'\npool = 'hot'\nsize = '64MiB'\n"));
     node.ok(&["subsystem", "add-namespace", NQN, "v"]);
     let legs = |node: &Node, mirror: &str| {

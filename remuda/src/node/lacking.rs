@@ -18,21 +18,31 @@ enum Lack {
     Behind,
 }
 
+/// What a device lacks.
+#[derive(Clone, Debug)]
+pub struct Lacking {
+    /// In words.
+    pub finding: Finding,
+    /// The part is not there, so that a node which is started now gives it up.
+    pub is_absent: bool,
+}
+
 /// What a device lacks, as it is open now. `closed` says of a child why it is not open; `None` where it is.
-pub fn lacking(def: &DeviceDef, opened: &Opened, closed: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
+pub fn lacking(def: &DeviceDef, opened: &Opened, closed: impl Fn(&str) -> Option<String>) -> Vec<Lacking> {
     let (device, parts) = (&def.name, def.children());
     let place = format!("{} '{device}'", def.kind());
-    let warning = |object: String, meaning: String, advice: String| {
+    let warning = |is_absent: bool, object: String, meaning: String, advice: String| {
         let (place, severity) = (place.clone(), Severity::Warning);
-        Finding { severity, object, place, meaning, advice, repaired: false }
+        Lacking { finding: Finding { severity, object, place, meaning, advice, repaired: false }, is_absent }
     };
     if let Some(cache) = flash_cache_view(opened) {
         let Some(flash) = parts.get(1).filter(|_| cache.mode != "on") else { return Vec::new() };
-        let why = closed(flash).map_or_else(|| cannot_be_used(cache.mode == "absent"), |why| absent(&why));
+        let is_absent = cache.mode == "absent";
+        let why = closed(flash).map_or_else(|| cannot_be_used(is_absent), |why| absent(&why));
         let meaning = format!("{why}; everything is read from the disks behind it");
         let advice = "bring it back before the node is started: once that has run without it, what the flash has is void, and the cache \
                       begins empty";
-        return vec![warning(format!("flash device '{flash}'"), meaning, advice.to_string())];
+        return vec![warning(is_absent, format!("flash device '{flash}'"), meaning, advice.to_string())];
     }
     let Some(redundant) = Redundant::of(opened) else { return Vec::new() };
     let (noun, lacks, older) = match &redundant {
@@ -70,7 +80,7 @@ pub fn lacking(def: &DeviceDef, opened: &Opened, closed: impl Fn(&str) -> Option
             }
         };
         let why = older.get(index).cloned().flatten().unwrap_or(why);
-        Some(warning(format!("{noun} '{part}'"), format!("{why}; {lost}"), advice))
+        Some(warning(lack == Lack::Absent, format!("{noun} '{part}'"), format!("{why}; {lost}"), advice))
     });
     found.collect()
 }

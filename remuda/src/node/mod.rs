@@ -58,7 +58,7 @@ pub use awaited::Arrival;
 pub use build::{Handle, Opened, Opener, as_it_is, close as close_device, open_device};
 pub use export::Exporter;
 pub use host_keys::NewHostKeys;
-pub use lacking::lacking;
+pub use lacking::{Lacking, lacking};
 pub use legs::Joined;
 pub use pool_log::{ForgetLogProgress, LogLoss, UnfoundView};
 pub use pools::{pool_refused, prepare_memory};

@@ -209,6 +209,7 @@ impl Node {
         let Some(slot) = self.devices.get(name) else { return Vec::new() };
         let closed = |child: &str| self.devices.get(child)?.live.as_ref().err().cloned();
         let own = slot.live.iter().flat_map(|opened| lacking(&slot.def, opened, closed));
+        let own = own.map(|lacking| lacking.finding);
         slot.def.children().iter().flat_map(|child| self.lacking_below(child)).chain(own).collect()
     }
 
