@@ -289,7 +289,7 @@ pub enum Mutation {
     OneVersion,
     /// A scenario's own defect: the engine takes another version of a damaged block without a look at its checksum.
     TrustVersion,
-    /// A scenario's own defect: the engine leaves its metadata out of what it says that it has written.
+    /// A scenario's own defect: the engine leaves its dirty journals out of what it says that it has written.
     MiscountWrites,
     /// A scenario's own defect: the engine does not count some blocks that die in a band.
     MiscountBand,

@@ -269,7 +269,7 @@ pub enum Defect {
     OneVersion,
     /// What another version has is taken for right without a look at its checksum.
     TrustVersion,
-    /// Metadata is left out of what is told to have been written.
+    /// The dirty journal is left out of what is told to have been written.
     MiscountWrites,
     /// Some blocks that die in bands still count.
     MiscountBand,
