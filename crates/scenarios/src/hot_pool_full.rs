@@ -62,6 +62,8 @@ struct Stage {
     ledger: Rc<RefCell<Ledger>>,
     /// Extents that are taken for certain, (volume, extent of it): nothing else was asked of them since.
     taken: Rc<RefCell<BTreeSet<(u64, u64)>>>,
+    /// The first layer of each volume, which says what shard a slice is of.
+    origins: Rc<RefCell<BTreeMap<u64, u32>>>,
     /// Writes that found no space.
     refused: Rc<Cell<u64>>,
     /// In half of the runs: clones, and the snapshots that they begin as, until the pool is filled.
@@ -117,6 +119,7 @@ fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Fail
         node,
         ledger: Rc::new(RefCell::new(Ledger::new(spots))),
         taken: Rc::default(),
+        origins: Rc::default(),
         refused: Rc::default(),
         branches: plan.is_layered().then(|| Branches::beside(plan.volumes)),
     };
@@ -173,6 +176,10 @@ impl Stage {
                 self.ledger.borrow_mut().end_zero(&spots);
             }
         }
+        for volume in (0..self.plan.volumes).filter(|_| hands.is_alive()) {
+            let found = hands.pool.volume(&format!("v{volume}")).expect("it has just been made, if it was missing");
+            self.origins.borrow_mut().entry(volume).or_insert(found.layer());
+        }
         let owners = self.owners(hands).await;
         let gone = self.taken.borrow().iter().find(|extent| !owners.contains_key(*extent)).copied();
         hands.expect(gone.is_none(), || format!("extent {gone:?} was taken, and nobody has it"));
@@ -180,8 +187,12 @@ impl Stage {
 
     async fn make(&self, hands: &Hands, volume: u64) {
         let (name, blocks) = (format!("v{volume}"), VOLUME_EXTENTS * EXTENT_BLOCKS);
+        self.origins.borrow_mut().remove(&volume);
         let made = hands.pool.create_volume(&hands.reactor, &name, blocks, self.plan.block_shift, 0).await;
-        hands.expect(made.is_ok(), || format!("making {name} again fails: {:?}", made.err()));
+        match made {
+            Ok(made) => drop(self.origins.borrow_mut().insert(volume, made.layer())),
+            Err(error) => hands.expect(false, || format!("making {name} again fails: {error}")),
+        }
     }
 
     /// The shard of each extent that a volume has.
@@ -355,11 +366,11 @@ impl Stage {
         let mut new = vec![0; self.plan.shards as usize];
         let owners = self.owners(hands).await;
         for volume in 0..self.plan.volumes {
-            let id = hands.pool.volume(&format!("v{volume}")).expect("it was made").layer() as u64;
+            let origin = self.origins.borrow()[&volume] as u64;
             for extent in extents_used() {
                 let first = (extent * EXTENT_BLOCKS + 5) * hands.per_block();
                 // As the engine deals out slices: see the words in `docs/decisions/engine.md`.
-                let shard = ((id + extent / SLICE_EXTENTS) % self.plan.shards as u64) as usize;
+                let shard = ((origin + extent / SLICE_EXTENTS) % self.plan.shards as u64) as usize;
                 let written = self.write(hands, Spot { volume, first, blocks: 1 }).await;
                 new[shard] += (written && !owners.contains_key(&(volume, extent))) as u32;
                 if !written {
