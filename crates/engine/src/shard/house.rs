@@ -5,8 +5,6 @@
 //!   --a write--> watching (looks again after `idle_ns`; destages as the log fills)
 //!   --no write for `idle_ns`--> settling (destages everything, then a checkpoint) --> asleep
 //! ```
-//!
-//! While the log device refuses writes it does not sleep, and knocks every second.
 
 use super::cramped::Stall;
 use super::heat::Heat;
@@ -14,11 +12,9 @@ use super::index::Keeps;
 use super::pace::{Fill, Marks};
 use super::{Defect, Shard};
 use crate::bands::{Bands, Stream};
-use crate::log::{Class, Record};
 use crate::meta::{Page, Replacement};
 use crate::units::LogTail;
 use bdev::Status;
-use reactor::SgList;
 use reactor::sync::Notify;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -27,8 +23,6 @@ use std::rc::Rc;
 const RETRY_NS: u64 = 200_000_000;
 /// Wait while nothing that is dirty can be destaged, and while writes wait although nothing is dirty.
 const HELD_BACK_NS: u64 = 100_000;
-/// From one look to the next whether a log device that refuses writes takes them again.
-const KNOCK_NS: u64 = 1_000_000_000;
 /// Extents that are destaged together: what one drive has to do. In bands they have few blocks each, and share stripes.
 const IN_PLACE: usize = 16;
 const IN_BANDS: usize = 48;
@@ -121,10 +115,6 @@ impl Shard {
             }
             self.ends_stall();
             self.note_room();
-            let is_refused = self.log.refusal().is_some();
-            if is_refused {
-                self.knock().await;
-            }
             if house.writes.get() != writes {
                 continue;
             } else if self.pace.waiting() > 0 || self.log.is_stalled() {
@@ -141,10 +131,6 @@ impl Shard {
                 // Not with records under way: a failed write may leave them waiting for room that only a checkpoint makes.
                 house.settling.set(false);
                 self.recount_once();
-                if is_refused {
-                    self.doze(KNOCK_NS, Listens::Anything).await;
-                    continue;
-                }
                 house.listens.set(Listens::Anything);
                 house.call.wait_until(|| house.listens.get() == Listens::Nothing || house.stopping.get()).await;
             } else if house.settling.get() {
@@ -167,16 +153,6 @@ impl Shard {
         }
         house.stopped.set(true);
         house.call.notify_all();
-    }
-
-    /// Finds out whether a log device that has refused writes takes them again, with a record that changes nothing: those who
-    /// wrote may have given up by now.
-    async fn knock(self: &Rc<Self>) {
-        let Some(extent) = self.index.reserve() else { return };
-        let record = Record::Free { extent, unusable: false };
-        if self.log.append(record, SgList::new(), Class::Internal).await.result.is_err() {
-            self.index.unreserve(extent);
-        }
     }
 
     /// Waits so long, or until a write of the kind comes.
