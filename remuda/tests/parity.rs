@@ -44,6 +44,27 @@ fn is_right(node: &Node) {
     assert!(scrub.is_object() || scrub.is_array(), "{scrub}");
 }
 
+/// What drives have written is told, their parity included; they are all there, and have been written to.
+fn counts_parity(node: &Node) {
+    let open = node.json(&["pool", "show", "cold"])["open"].clone();
+    let written = |view: &Value| view["bytes"].as_u64().unwrap();
+    let devices = open["devices"].as_array().unwrap();
+    let members: u64 = devices.iter().filter(|device| device["depth"] == json!(1)).map(written).sum();
+    let array = devices.iter().find(|device| device["device"] == json!("array")).unwrap();
+    assert_eq!(written(array), members, "{open}");
+    let told = open["total"]["capacity_write_bytes"].as_u64().unwrap();
+    let streams = open["streams"].as_array().unwrap().iter().filter(|view| view["to"] == json!("capacity"));
+    let in_head = |view: &&Value| matches!(view["stream"].as_str(), Some("shadow" | "metadata"));
+    let (head, rows): (Vec<&Value>, Vec<&Value>) = streams.partition(in_head);
+    let sum = |views: Vec<&Value>| views.into_iter().map(written).sum::<u64>();
+    let (head, rows) = (sum(head), sum(rows));
+    assert_eq!(head + rows, told, "{open}");
+    // What is in the head, each of the four has; of rows, three have the data and one the parity.
+    assert_eq!(members, 4 * head + rows / 3 * 4, "{open}");
+    let ratio = |key: &Value| key.as_f64().unwrap();
+    assert!(ratio(&open["drives_amplification"]) > ratio(&open["total"]["capacity_amplification"]), "{open}");
+}
+
 fn array(node: &Node) -> Value {
     node.json(&["device", "show", "array"])
 }
@@ -73,6 +94,7 @@ fn a_pool_outlives_its_drives_one_after_the_other() {
     let mut node = node(4);
     works(&node);
     is_right(&node);
+    counts_parity(&node);
     // Lost while the node is down.
     node.kill();
     std::fs::remove_file(node.path("d1.img")).unwrap();

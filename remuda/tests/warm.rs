@@ -89,7 +89,12 @@ fn reads_come_from_flash_and_are_what_was_written_through_kills_and_restarts() {
         load(&node, "randrw", &["--verify"]);
     }
     let shown = node.run(&["pool", "status", "w"]).out;
-    assert!(shown.contains("flash cache"), "{shown}");
+    assert!(shown.contains("warm: in place, reads cached on 'w-cache'") && shown.contains("flash cache"), "{shown}");
+    let pool = node.json(&["pool", "show", "w"]);
+    assert_eq!((&pool["open"]["layout"]["shape"], &pool["cache"]), (&json!("warm"), &json!("w-cache")));
+    assert_eq!(pool["problems"], json!([]), "that it is defined as a hot one is none");
+    let parts = pool["open"]["devices"].as_array().unwrap().iter().map(|device| device["device"].as_str().unwrap());
+    assert_eq!(parts.collect::<Vec<_>>(), ["log", "w-cache", "big", "flash"]);
 }
 
 #[test]
