@@ -1,7 +1,7 @@
 # guest job: the target is killed with SIGKILL and started again, or stopped in order and another build of it started (HOW=roll),
-# under I/O. The kernel's host must come back by itself and find every byte: the I/O in flight is replayed, nothing fails,
-# nothing is lost.
-# env: TRADDR TRSVCID NQN  [EXTRA] [KILLS 2] [HOW restart | roll] [DOWN_S: how long it stays down, the target's own choice]
+# or started again without one of its drives (HOW=lose-drive), under I/O. The kernel's host must come back by itself and find every
+# byte: the I/O in flight is replayed, nothing fails, nothing is lost.
+# env: TRADDR TRSVCID NQN  [EXTRA] [KILLS 2] [HOW restart | roll | lose-drive] [SCRUB: not empty for a pool] [DOWN_S: how long it stays down, the target's own choice]
 D=/dev/nvme0n1; KILLS=${KILLS:-2}; HOW=${HOW:-restart}
 must connect connect --ctrl-loss-tmo=300 --reconnect-delay=1 --keep-alive-tmo=5
 must namespace wait_until 10 test -b $D
@@ -19,10 +19,13 @@ survive() { # COMMAND...: kill or stop the target while it runs
     wait_until 60 came_back
 }
 
+replaced() { [ $HOW != lose-drive ] || step "replace-drive-$i" host_do replace-drive; }
+
 # --- raw, in flight at depth 16, checked block by block afterwards --------------------------------
 for i in $(seq 1 "$KILLS"); do
     step $HOW-$i-under-fio survive fio_verify $D 64 --time_based --runtime=4 --verify_backlog=2048
     awk -F';' '/^3;/ {printf "  the longest of %d writes took %.1f s\n", $47 / 4, $56 / 1e6}' /tmp/survive.out
+    replaced
 done
 
 # --- a file system that stays mounted ------------------------------------------------------------
@@ -37,6 +40,8 @@ drop_caches
 step fsck e2fsck -fn $D
 must mount-again mount -t ext4 -o ro $D /mnt/x
 step data-compare compare_files /tmp/sums 60
+i=last replaced
+[ -z "${SCRUB:-}" ] || step scrub host_do scrub
 must umount-again umount /mnt/x
 
 # A namespace whose identifiers changed is another one to the kernel, which then drops it.

@@ -4,15 +4,18 @@ NQN=nqn.2026-11.io.remuda:s1
 VOLUME_MIB=512
 # (the least there is: destaging, checkpoints and the reuse of segments happen while a job runs)
 LOG_MIB=64
+# (of four drives one is parity; of flash there is less than is read)
+DRIVE_MIB=256 FLASH_MIB=128
 
 remuda() { "$REMUDA" --socket "$W/rpc.sock" "$@"; }
 
 # What was acknowledged must survive a SIGKILL of the node. POOL says what holds the volumes: nothing (file devices of their
 # own), `mapped` or `block` (a hot pool with that kind of log; a mapped log in a file is volatile, and the page cache does
-# outlive the node), `shaped` (a shaped pool, a file for its log), `zoned` (the file device, in zones), or `gateway` (a namespace of
-# another node, which has the file device; PORT_BELOW is its port), or `paths` (namespace 1 of FAR_NQN, over the ports of this machine
-# in FAR_PORTS). LOG_PATH and CAPACITY_PATH put a pool with a block log on
-# devices that are there. With TLS in the environment the second portal is one for TLS.
+# outlive the node), `shaped` (a shaped pool, a file for its log), `parity` (the same over four drives, one of which may go),
+# `zone-bands` (the same on a zoned drive), `warm` (a hot pool on two disks, with flash before them), `zoned` (no pool: the file device,
+# in zones), `gateway` (a namespace of another node, which has the file device; PORT_BELOW is its port), or `paths` (namespace 1 of
+# FAR_NQN, over the ports of this machine in FAR_PORTS). LOG_PATH and CAPACITY_PATH put a pool with a block log on devices that are
+# there. With TLS in the environment the second portal is one for TLS.
 node_config() {
     local listen="'127.0.0.1:$PORT'" encrypted=
     if [ -n "${TLS:-}" ]; then
@@ -39,20 +42,42 @@ CONFIG
         echo "[pool.hot]"
         echo "log = { pmem = \"$W/hot.log\", size = \"${LOG_MIB}MiB\", volatile = true }"
         echo 'capacity = "capacity"'
-        v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"
+        v0_in_pool
         ;;
     block)
         file_device log "$LOG_MIB" 4096 ${LOG_PATH:+"$LOG_PATH"}
         file_device capacity $((VOLUME_MIB * 2)) 4096 ${CAPACITY_PATH:+"$CAPACITY_PATH"}
         printf '%s\n' "[pool.hot]" 'log = "log"' 'capacity = "capacity"'
-        v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"
+        v0_in_pool
         ;;
     shaped)
         # (little more than the volume, so that bands are collected)
-        file_device log "$LOG_MIB" 4096
         file_device capacity $((VOLUME_MIB * 5 / 4)) 4096
-        printf '%s\n' "[pool.hot]" 'log = "log"' 'capacity = "capacity"' 'shape = "shaped"' 'write_unit = "64KiB"'
-        v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"
+        shaped_pool_on capacity 'write_unit = "64KiB"'
+        ;;
+    parity)
+        for drive in 0 1 2 3; do file_device "d$drive" "$DRIVE_MIB" 4096; done
+        printf '%s\n' '[[device]]' 'name = "array"' 'kind = "parity"' 'devices = ["d0", "d1", "d2", "d3"]'
+        shaped_pool_on array
+        ;;
+    zone-bands)
+        # (of each zone three quarters can be written)
+        file_device drive $((VOLUME_MIB * 2)) 4096
+        file_device head 32 4096
+        printf '%s\n' '[[device]]' 'name = "zns"' 'kind = "zoned"' 'device = "drive"' \
+            'zone_size = "16MiB"' 'capacity = "12MiB"' 'max_open = 6' 'max_active = 6' \
+            '[[device]]' 'name = "bands"' 'kind = "zone-bands"' 'head = "head"' 'zones = "zns"'
+        shaped_pool_on bands
+        ;;
+    warm)
+        file_device log "$LOG_MIB" 4096
+        for disk in 0 1; do file_device "d$disk" "$VOLUME_MIB" 4096; done
+        file_device flash "$FLASH_MIB" 4096
+        printf '%s\n' '[[device]]' 'name = "disks"' 'kind = "stripe"' 'devices = ["d0", "d1"]' \
+            '[[device]]' 'name = "cache"' 'kind = "flash-cache"' 'device = "disks"' 'flash = "flash"' \
+            'write_budget = "20TiB"' 'cache_missing = "pass-through"' \
+            '[pool.hot]' 'log = "log"' 'capacity = "cache"'
+        v0_in_pool
         ;;
     zoned)
         file_device d0 "$VOLUME_MIB" 4096
@@ -87,6 +112,13 @@ file_device() { # NAME MIB BLOCK_SIZE [PATH]
     printf '%s\n' "[[device]]" "name = \"$1\"" 'kind = "file"' "path = \"${4:-$W/$1.img}\"" "block_size = $3"
     [ $# = 4 ] || echo "size = \"$2MiB\""
 }
+shaped_pool_on() { # DEVICE [LINE...]
+    local capacity=$1; shift
+    file_device log "$LOG_MIB" 4096
+    printf '%s\n' '[pool.hot]' 'log = "log"' "capacity = \"$capacity\"" 'shape = "shaped"' "$@"
+    v0_in_pool
+}
+v0_in_pool() { v0_on 'pool = "hot"' "size = \"${VOLUME_MIB}MiB\"" "block_size = ${BLOCK_SIZE:-4096}"; }
 v0_on() { # LINE...: the volume behind namespace 1, and where it is
     printf '%s\n' "[[volume]]" 'name = "v0"' "$@"
 }
@@ -145,6 +177,31 @@ node_forget_snapshot() { # NAME NSID-OF-CLONE NSID-OF-SNAPSHOT NSID-OF-COPY
     remuda subsystem remove-namespace "$NQN" "$4" --force
     remuda volume delete "v$4" --snapshots
     remuda snapshot delete "v0@$1"
+}
+# The drive whose turn it is, N, goes away while the node is down. With parity it is one of four, of a warm pool the flash.
+node_lost_drive() { # N
+    case $POOL in
+    parity) echo "d$(($1 % 4))" ;;
+    warm) echo flash ;;
+    *) die "a pool '$POOL' outlives the loss of no drive" ;;
+    esac
+}
+# A blank one in its place: a member is filled under way, flash is taken in by the next start.
+node_replace_drive() { # NAME
+    case $POOL in
+    parity)
+        truncate -s "${DRIVE_MIB}M" "$W/$1.img"
+        remuda device rejoin array "$1"
+        wait_until 90 array_is_whole
+        ;;
+    warm) truncate -s "${FLASH_MIB}M" "$W/$1.img" ;;
+    esac
+}
+array_is_whole() { remuda --json device show array | tr -d ' \n' | grep -q '"degraded":false'; }
+# Every block is what it was when it was written, and nothing is the matter.
+node_pool_is_right() {
+    remuda pool scrub hot --rate 1GiB --wait
+    remuda --json pool show hot | tr -d ' \n' | grep -q '"problems":\[\]' || { remuda pool status hot; return 1; }
 }
 node_set_ana() { # PORTAL (0 or 1) STATE
     local port=$PORT
