@@ -22,6 +22,7 @@ use engine::{
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -227,17 +228,20 @@ impl Plan {
         if self.mapped {
             return Ok(LogDevice::Mapped { path, bytes: self.log_bytes, volatile_allowed: false });
         }
-        let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(&path) };
-        let opened = FileDevice::open(reactor, &path, options).map_err(|error| error.to_string())?;
-        Ok(LogDevice::Block(Arc::new(opened)))
+        Ok(LogDevice::Block(self.file(reactor, &path)?))
+    }
+
+    /// Opens one of the disks.
+    pub(crate) fn file(&self, reactor: &Rc<Reactor>, path: &str) -> Result<Arc<dyn BlockDevice>, String> {
+        let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(path) };
+        let opened = FileDevice::open(reactor, path, options).map_err(|error| error.to_string())?;
+        Ok(Arc::new(opened))
     }
 
     /// Opens the devices of the pool.
     pub(crate) fn devices(&self, reactor: &Rc<Reactor>) -> Result<PoolDevices, String> {
         let log = self.log_device(reactor)?;
-        let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(CAPACITY) };
-        let opened = FileDevice::open(reactor, CAPACITY, options).map_err(|error| error.to_string())?;
-        let mut capacity: Arc<dyn BlockDevice> = Arc::new(opened);
+        let mut capacity = self.file(reactor, CAPACITY)?;
         if self.forgets > 0 {
             capacity = Arc::new(ForgetfulDevice::over(capacity, self.forgets, reactor.now_ns()));
         }
@@ -310,11 +314,6 @@ impl Plan {
         }
     }
 
-    async fn create(self, reactor: Rc<Reactor>) -> Result<(), String> {
-        let devices = self.devices(&reactor)?;
-        self.create_on(reactor, devices).await
-    }
-
     /// Makes the pool and its volumes.
     pub(crate) async fn create_on(self, reactor: Rc<Reactor>, devices: PoolDevices) -> Result<(), String> {
         let made = Pool::create(&reactor, &devices, &self.create_options(), 0, false).await;
@@ -331,8 +330,7 @@ impl Plan {
 
     /// Opens its devices and the pool, which stays open as long as the process lives.
     pub(crate) async fn open_and_keep(&self, reactor: &Rc<Reactor>) -> Result<Arc<Pool>, String> {
-        let devices = self.devices(reactor)?;
-        let pool = self.open(reactor, devices).await?;
+        let pool = self.open(reactor, self.devices(reactor)?).await?;
         reactor.keep(Rc::new(pool.clone()));
         Ok(pool)
     }
@@ -610,9 +608,23 @@ pub(crate) fn create(world: &mut World, rng: &mut Rng, plan: Plan, node: NodeId)
     add_log(world, rng, plan, node);
     let options = disk_options(rng, plan, plan.capacity_bytes);
     world.add_disk(node, CAPACITY, options, DiskFaults::default());
-    let opening = move |reactor: Rc<Reactor>| -> Opening {
+    make(world, node, plan, move |reactor| Box::pin(async move { plan.devices(&reactor) }))
+}
+
+/// The devices of a pool, when they have been opened.
+pub(crate) type Devices = Pin<Box<dyn Future<Output = Result<PoolDevices, String>>>>;
+
+/// Makes the pool and its volumes on devices that are opened to be made themselves; then the process ends.
+pub(crate) fn make(
+    world: &mut World,
+    node: NodeId,
+    plan: Plan,
+    devices: impl Fn(Rc<Reactor>) -> Devices,
+) -> Result<(), Failure> {
+    let opening = |reactor: Rc<Reactor>| -> Opening {
+        let devices = devices(reactor.clone());
         Box::pin(async move {
-            plan.create(reactor.clone()).await?;
+            plan.create_on(reactor, devices.await?).await?;
             let nothing = bdev::NullDevice::new("made", 512, 1, false).map_err(|error| error.to_string())?;
             Ok(Arc::new(nothing) as Arc<dyn BlockDevice>)
         })

@@ -19,12 +19,12 @@ mod engine_meta;
 mod file_crash;
 mod flash_cache;
 mod forgetful;
+mod ground;
 mod hot_pool;
 mod hot_pool_changes;
 mod hot_pool_damage;
 mod hot_pool_forget;
 mod hot_pool_full;
-mod hot_pool_images;
 mod hot_pool_rot;
 mod hot_pool_stall;
 mod ledger;
@@ -38,6 +38,7 @@ mod parity_bays;
 mod parity_pool;
 mod pmem_log;
 mod pool_clones;
+mod pool_images;
 mod pool_snapshots;
 mod pool_versions;
 mod raw_file;
@@ -197,12 +198,23 @@ const SCENARIOS: &[Scenario] = &[
         name: "hot-pool-images",
         about: "what a crash would leave of a hot pool at its write boundaries, opened and read twice; every \
                 acknowledged write is there, nothing is torn, both recoveries agree",
-        run: hot_pool_images::run,
+        run: pool_images::run,
     },
     Scenario {
         name: "shaped-pool-images",
         about: "the same with a shaped pool, whose blocks go from band to band all the time",
-        run: hot_pool_images::run_shaped,
+        run: pool_images::run_shaped,
+    },
+    Scenario {
+        name: "parity-pool-images",
+        about: "the same with a shaped pool over members with parity; one of them may be away afterwards",
+        run: pool_images::run_parity,
+    },
+    Scenario { name: "zoned-pool-images", about: "the same with a shaped pool on zones", run: pool_images::run_zoned },
+    Scenario {
+        name: "warm-pool-images",
+        about: "the same with a warm pool; its flash may be away afterwards",
+        run: pool_images::run_warm,
     },
     Scenario {
         name: "parity-pool",

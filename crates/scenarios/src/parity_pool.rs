@@ -7,7 +7,7 @@
 use crate::Run;
 use crate::blocks::{Judge, Mix};
 use crate::crashed;
-use crate::crashes::{Opening, Rig, SHORT, Working, start};
+use crate::crashes::{Opening, Rig, SHORT, Working};
 use crate::hot_pool::{self, EXTENT_BLOCKS, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of};
 use crate::parity_bays::{Bays, DISKS_PER_BAY, path};
 use crate::sides::{self, Side, Sides};
@@ -27,7 +27,7 @@ const SCRUB_FAST: u64 = 1 << 40;
 
 /// What the parity device is like.
 #[derive(Clone, Copy, Debug)]
-struct Array {
+pub(crate) struct Array {
     members: usize,
     chunk_blocks: u64,
     rows: u64,
@@ -53,7 +53,32 @@ impl Array {
     fn member_bytes(&self, rows: u64) -> u64 {
         8192 + FRONT_BLOCKS * 4096 / 4 + rows * self.chunk_blocks * 4096
     }
+
+    /// The first disk of each bay, and its bytes.
+    pub(crate) fn disks(&self) -> Vec<(String, u64)> {
+        (0..self.members).map(|bay| (path(bay, 0), self.member_bytes(self.rows))).collect()
+    }
+
+    /// Opens these, but for one that is `away`.
+    pub(crate) fn first_disks(&self, plan: &Plan, reactor: &Rc<Reactor>, away: Option<u64>) -> Result<Members, String> {
+        let is_away = |bay: usize| away.is_some_and(|away| away % self.members as u64 == bay as u64);
+        let disk = |bay| if is_away(bay) { Ok(None) } else { plan.file(reactor, &path(bay, 0)).map(Some) };
+        (0..self.members).map(disk).collect()
+    }
+
+    pub(crate) async fn open(
+        &self,
+        reactor: &Rc<Reactor>,
+        members: Members,
+        create: bool,
+    ) -> Result<Arc<ParityDevice>, String> {
+        let opened = ParityDevice::open(reactor, "parity", members, &self.options(create)).await;
+        Ok(Arc::new(opened.map_err(|error| error.to_string())?))
+    }
 }
+
+/// The disk in each bay, where one is found.
+type Members = Vec<Option<Arc<dyn BlockDevice>>>;
 
 /// Everything that a process opens.
 #[derive(Clone)]
@@ -77,8 +102,7 @@ impl Rack {
         // Before it is open: a member may die in the opening.
         self.bays.doom();
         let members = self.bays.devices(reactor)?;
-        let opened = ParityDevice::open(reactor, "parity", members, &self.array.options(create)).await;
-        let parity = Arc::new(opened.map_err(|error| error.to_string())?);
+        let parity = self.array.open(reactor, members, create).await?;
         self.bays.look(&parity);
         parity.compare_in_background(reactor);
         if create {
@@ -173,7 +197,7 @@ impl Rack {
     }
 }
 
-fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Array) {
+pub(crate) fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Array) {
     let members = rng.between(3, 5) as usize;
     let chunk_blocks = 1 << rng.below(2);
     let row_blocks = (members as u64 - 1) * chunk_blocks;
@@ -319,20 +343,8 @@ fn create(world: &mut World, rng: &mut Rng, rack: &Rack, node: NodeId) -> Result
         world.add_disk(node, &path(bay, disk), options, DiskFaults::default());
     }
     let rack = rack.clone();
-    let opening = move |reactor: Rc<Reactor>| -> Opening {
+    hot_pool::make(world, node, plan, move |reactor| {
         let rack = rack.clone();
-        Box::pin(async move {
-            let devices = rack.devices(&reactor, true).await?;
-            rack.plan.create_on(reactor.clone(), devices).await?;
-            let nothing = bdev::NullDevice::new("made", 512, 1, false).map_err(|error| error.to_string())?;
-            Ok(Arc::new(nothing) as Arc<dyn BlockDevice>)
-        })
-    };
-    let made = start(world, node, plan.reactors, opening, 60 * crate::crashes::SECOND_NS)?;
-    if !matches!(made, Some(Ok(_))) {
-        return Err(Failure::new(format!("the pool cannot be made: {:?}", made.map(|made| made.err()))));
-    }
-    drop(made);
-    world.crash(node, sim::Crash::Kill);
-    Ok(())
+        Box::pin(async move { rack.devices(&reactor, true).await })
+    })
 }

@@ -7,24 +7,23 @@
 use crate::Run;
 use crate::blocks::{Judge, Mix};
 use crate::crashed;
-use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, live, start};
+use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, live};
 use crate::flash_cache::{Meter, Metered, defect, read_all, write_all};
+use crate::ground::Ground;
 use crate::hot_pool::{self, OpenedPool, Plan, add_log};
 use crate::sides::{self, Side, Sides, read_cells};
 use base::Rng;
 use bdev::flash_cache::{FlashCacheDefect, Mode};
-use bdev::{
-    BlockDevice, FileDevice, FileDeviceOptions, FlashCacheDevice, FlashCacheOptions, Io, Lba, Op, StripeDevice,
-};
+use bdev::{BlockDevice, FlashCacheDevice, FlashCacheOptions, Io, Lba, Op, StripeDevice};
 use engine::{CheckOptions, Pool, PoolDevices};
 use reactor::{Reactor, SgList};
 use sim::oracle::fill_cell;
-use sim::{Crash, DiskFaults, DiskOptions, Failure, Mutation, ScheduleFaults, World};
+use sim::{Crash, DiskFaults, Failure, Mutation, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-const FLASH: &str = "/flash";
+pub(crate) const FLASH: &str = "/flash";
 const BLOCK: u64 = 4096;
 /// Of the slow disks together, for what the cache notes there.
 const NOTES_BYTES: u64 = 8 << 20;
@@ -43,7 +42,7 @@ const READINGS_MAX: u64 = 40;
 
 /// What is below the pool.
 #[derive(Clone, Copy, Debug)]
-struct Shelf {
+pub(crate) struct Shelf {
     disks: u64,
     chunk_bytes: u64,
     disk_bytes: u64,
@@ -57,6 +56,45 @@ struct Shelf {
     /// Flash is put back to what it was, at some openings.
     goes_back: bool,
     defect: Option<FlashCacheDefect>,
+}
+
+impl Shelf {
+    /// Of each disk and of flash, the path and the bytes.
+    pub(crate) fn disks(&self) -> Vec<(String, u64)> {
+        let slow = (0..self.disks).map(|number| (disk_path(number), self.disk_bytes));
+        slow.chain([(FLASH.to_string(), self.flash_bytes)]).collect()
+    }
+
+    fn slow(&self, plan: &Plan, reactor: &Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
+        let disks = (0..self.disks).map(|number| plan.file(reactor, &disk_path(number)));
+        let mut disks = disks.collect::<Result<Vec<_>, String>>()?;
+        if disks.len() == 1 {
+            return Ok(disks.remove(0));
+        }
+        let chunk_blocks = (self.chunk_bytes / plan.block_size as u64) as u32;
+        let stripe = StripeDevice::new("stripe", disks, chunk_blocks).map_err(|error| error.to_string())?;
+        Ok(Arc::new(stripe))
+    }
+
+    /// Opens the cache over the disks, and makes it first if it has not been made.
+    pub(crate) async fn open(
+        &self,
+        plan: &Plan,
+        reactor: &Rc<Reactor>,
+        flash: Option<Arc<dyn BlockDevice>>,
+    ) -> Result<Arc<FlashCacheDevice>, String> {
+        let options = FlashCacheOptions {
+            create: true,
+            without_cache: true,
+            write_budget: self.write_budget,
+            segment_bytes: SEGMENT_BYTES,
+            region_bytes: self.region_bytes,
+            defect: self.defect,
+            ..FlashCacheOptions::default()
+        };
+        let cache = FlashCacheDevice::open(reactor, "cache", self.slow(plan, reactor)?, flash, &options).await;
+        Ok(Arc::new(cache.map_err(|error| error.to_string())?))
+    }
 }
 
 /// What outlives the processes.
@@ -84,7 +122,7 @@ fn disk_path(number: u64) -> String {
     format!("/slow{number}")
 }
 
-fn pick(rng: &mut Rng) -> (Plan, Shelf) {
+pub(crate) fn pick(rng: &mut Rng) -> (Plan, Shelf) {
     let plan = Plan::pick(rng);
     // Few segments of the log, so that what is read lies on the disks; room for every extent of every layer.
     let segments = rng.between(6, 9) * plan.shards as u64;
@@ -186,26 +224,9 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
 impl Stage {
     // --- devices ----------------------------------------------------------------------------------------------------
 
-    fn file(&self, reactor: &Rc<Reactor>, path: &str) -> Result<Arc<dyn BlockDevice>, String> {
-        let options = FileDeviceOptions { block_size: self.plan.block_size, ..FileDeviceOptions::new(path) };
-        let opened = FileDevice::open(reactor, path, options).map_err(|error| error.to_string())?;
-        Ok(Arc::new(opened))
-    }
-
-    fn slow(&self, reactor: &Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
-        let disks = (0..self.shelf.disks).map(|number| self.file(reactor, &disk_path(number)));
-        let mut disks = disks.collect::<Result<Vec<_>, String>>()?;
-        if disks.len() == 1 {
-            return Ok(disks.remove(0));
-        }
-        let chunk_blocks = (self.shelf.chunk_bytes / self.plan.block_size as u64) as u32;
-        let stripe = StripeDevice::new("stripe", disks, chunk_blocks).map_err(|error| error.to_string())?;
-        Ok(Arc::new(stripe))
-    }
-
     /// Flash, if it is there: it may be what it was long before.
     async fn flash(&self, reactor: &Rc<Reactor>, rng: &mut Rng) -> Result<Option<Arc<dyn BlockDevice>>, String> {
-        let flash = self.file(reactor, FLASH)?;
+        let flash = self.plan.file(reactor, FLASH)?;
         if self.calm.get() {
             return Ok(Some(self.metered(flash)));
         }
@@ -227,7 +248,7 @@ impl Stage {
 
     /// By a drive that is blank, without a process that uses the former one.
     async fn replace_flash(self, reactor: Rc<Reactor>) {
-        match self.file(&reactor, FLASH) {
+        match self.plan.file(&reactor, FLASH) {
             Ok(flash) => write_all(&reactor, &flash, &vec![0; self.shelf.flash_bytes as usize]).await,
             Err(error) => self.judge.expect(false, || error),
         }
@@ -238,19 +259,9 @@ impl Stage {
     }
 
     async fn devices(&self, reactor: &Rc<Reactor>) -> Result<PoolDevices, String> {
-        let (log, slow) = (self.plan.log_device(reactor)?, self.slow(reactor)?);
+        let log = self.plan.log_device(reactor)?;
         let flash = self.flash(reactor, &mut self.judge.sim.rng()).await?;
-        let options = FlashCacheOptions {
-            create: true,
-            without_cache: true,
-            write_budget: self.shelf.write_budget,
-            segment_bytes: SEGMENT_BYTES,
-            region_bytes: self.shelf.region_bytes,
-            defect: self.shelf.defect,
-            ..FlashCacheOptions::default()
-        };
-        let cache = FlashCacheDevice::open(reactor, "cache", slow, flash, &options).await;
-        let cache = Arc::new(cache.map_err(|error| error.to_string())?);
+        let cache = self.shelf.open(&self.plan, reactor, flash).await?;
         self.cache.replace(Some(cache.clone()));
         Ok(PoolDevices { log, capacity: cache })
     }
@@ -278,31 +289,14 @@ impl Stage {
 
     /// Makes the disks, the cache, the pool and its volumes, on hardware that does not fail yet.
     fn create(&self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
-        let (plan, shelf, node) = (self.plan, self.shelf, self.judge.node);
+        let (plan, node) = (self.plan, self.judge.node);
         add_log(world, rng, plan, node);
-        let slow = (0..shelf.disks).map(|number| (disk_path(number), shelf.disk_bytes));
-        for (path, bytes) in slow.chain([(FLASH.to_string(), shelf.flash_bytes)]) {
-            let volatile_cache = !rng.one_in(4);
-            let options = DiskOptions { bytes, unit: plan.block_size, volatile_cache, ..DiskOptions::default() };
-            world.add_disk(node, &path, options, DiskFaults::default());
-        }
+        Ground::Warm(self.shelf).add_disks(world, &plan, node, || !rng.one_in(4));
         let stage = self.clone();
-        let opening = move |reactor: Rc<Reactor>| -> Opening {
+        hot_pool::make(world, node, plan, move |reactor| {
             let stage = stage.clone();
-            Box::pin(async move {
-                let devices = stage.devices(&reactor).await?;
-                stage.plan.create_on(reactor.clone(), devices).await?;
-                let nothing = bdev::NullDevice::new("made", 512, 1, false).map_err(|error| error.to_string())?;
-                Ok(Arc::new(nothing) as Arc<dyn BlockDevice>)
-            })
-        };
-        let made = start(world, node, plan.reactors, opening, 60 * SECOND_NS)?;
-        if !matches!(made, Some(Ok(_))) {
-            return Err(Failure::new(format!("the pool cannot be made: {:?}", made.map(|made| made.err()))));
-        }
-        drop(made);
-        world.crash(node, Crash::Kill);
-        Ok(())
+            Box::pin(async move { stage.devices(&reactor).await })
+        })
     }
 
     /// What may go wrong from now on, and how long lives are with that.

@@ -6,17 +6,18 @@
 use crate::Run;
 use crate::blocks::{Judge, Mix, is};
 use crate::crashed;
-use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working, start};
+use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working};
+use crate::ground::Ground;
 use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of};
 use crate::sides::{self, Side, Sides};
 use base::Rng;
 use bdev::{
-    BlockDevice, Delay, DelayDevice, Delays, FileDevice, FileDeviceOptions, ZoneBandsDefect, ZoneBandsDevice,
-    ZoneBandsOptions, ZoneState, ZonedDevice, ZonedOptions,
+    BlockDevice, Delay, DelayDevice, Delays, ZoneBandsDefect, ZoneBandsDevice, ZoneBandsOptions, ZoneState,
+    ZonedDevice, ZonedOptions,
 };
 use engine::PoolDevices;
 use reactor::Reactor;
-use sim::{DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
+use sim::{DiskFaults, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ const LOST_PER_LIFE: u64 = 2;
 
 /// What the devices below the pool are like.
 #[derive(Clone, Copy, Debug)]
-struct Drive {
+pub(crate) struct Drive {
     /// Blocks of 4 KiB of a zone.
     capacity: u64,
     zones: u64,
@@ -43,6 +44,47 @@ struct Drive {
     jitter_ns: u64,
     seed: u64,
     defect: Option<ZoneBandsDefect>,
+}
+
+impl Drive {
+    /// Of both disks, the path and the bytes.
+    pub(crate) fn disks(&self) -> Vec<(String, u64)> {
+        // Behind the labels and the table of zones, which begins its data on a megabyte.
+        let zones_bytes = (self.zones * (self.capacity * 4096 + 2 * 8) + (2 << 20)).next_multiple_of(4096);
+        vec![(HEAD.into(), FRONT_BLOCKS * 4096 / 4 + 8192), (ZONES.into(), zones_bytes)]
+    }
+
+    pub(crate) async fn open(
+        &self,
+        plan: &Plan,
+        reactor: &Rc<Reactor>,
+        create: bool,
+    ) -> Result<(Arc<ZonedDevice>, Arc<ZoneBandsDevice>), String> {
+        let options = ZonedOptions {
+            create,
+            zone_bytes: self.capacity.next_power_of_two() * 4096,
+            capacity_bytes: self.capacity * 4096,
+            open_zones_max: self.open_max,
+            active_zones_max: self.active_max,
+            ..ZonedOptions::default()
+        };
+        let zoned = ZonedDevice::open(reactor, "zones", plan.file(reactor, ZONES)?, &options).await;
+        let zoned = Arc::new(zoned.map_err(|error| error.to_string())?);
+        let options = ZoneBandsOptions { create, force: false, defect: self.defect };
+        let head = plan.file(reactor, HEAD)?;
+        let bands = ZoneBandsDevice::open(reactor, "bands", head, zoned.clone(), &options).await;
+        Ok((zoned, Arc::new(bands.map_err(|error| error.to_string())?)))
+    }
+
+    /// The device, on which operations are held up.
+    pub(crate) fn behind(&self, bands: Arc<ZoneBandsDevice>) -> Arc<dyn BlockDevice> {
+        let delay = Delay { fixed_ns: 0, jitter_ns: self.jitter_ns };
+        if self.jitter_ns == 0 {
+            return bands;
+        }
+        let delays = Delays { read: Delay::default(), write: delay, flush: delay };
+        Arc::new(DelayDevice::new("late", bands, delays, self.seed))
+    }
 }
 
 /// Everything that a process opens, and what of it outlives the process for the checker.
@@ -65,35 +107,10 @@ impl Scene {
     async fn devices(&self, reactor: &Rc<Reactor>, create: bool) -> Result<PoolDevices, String> {
         self.look();
         let log = self.plan.log_device(reactor)?;
-        let file = |path: &str| -> Result<Arc<dyn BlockDevice>, String> {
-            let options = FileDeviceOptions { block_size: self.plan.block_size, ..FileDeviceOptions::new(path) };
-            let opened = FileDevice::open(reactor, path, options).map_err(|error| error.to_string())?;
-            Ok(Arc::new(opened))
-        };
-        let options = ZonedOptions {
-            create,
-            zone_bytes: self.drive.capacity.next_power_of_two() * 4096,
-            capacity_bytes: self.drive.capacity * 4096,
-            open_zones_max: self.drive.open_max,
-            active_zones_max: self.drive.active_max,
-            ..ZonedOptions::default()
-        };
-        let zoned = ZonedDevice::open(reactor, "zones", file(ZONES)?, &options).await;
-        let zoned = Arc::new(zoned.map_err(|error| error.to_string())?);
-        let options = ZoneBandsOptions { create, force: false, defect: self.drive.defect };
-        let bands = ZoneBandsDevice::open(reactor, "bands", file(HEAD)?, zoned.clone(), &options).await;
-        let bands = Arc::new(bands.map_err(|error| error.to_string())?);
+        let (zoned, bands) = self.drive.open(&self.plan, reactor, create).await?;
         self.zoned.replace(Some(zoned));
         self.bands.replace(Some(bands.clone()));
-        let delay = Delay { fixed_ns: 0, jitter_ns: self.drive.jitter_ns };
-        let capacity: Arc<dyn BlockDevice> = match self.drive.jitter_ns {
-            0 => bands,
-            _ => {
-                let delays = Delays { read: Delay::default(), write: delay, flush: delay };
-                Arc::new(DelayDevice::new("late", bands, delays, self.drive.seed))
-            }
-        };
-        Ok(PoolDevices { log, capacity })
+        Ok(PoolDevices { log, capacity: self.drive.behind(bands) })
     }
 
     async fn open(self, judge: Judge, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
@@ -141,7 +158,7 @@ impl Scene {
     }
 }
 
-fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Drive) {
+pub(crate) fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Drive) {
     let unit_blocks = 1u32 << rng.below(3);
     let band_blocks = unit_blocks * rng.between(2, 6) as u32 * if unit_blocks == 1 { 4 } else { 2 };
     let plan = Plan::pick(rng);
@@ -264,31 +281,12 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
 
 /// Makes the disks, the zones, the pool and its volumes, on hardware that does not fail yet.
 fn create(world: &mut World, rng: &mut Rng, scene: &Scene) -> Result<(), Failure> {
-    let (plan, drive, node) = (scene.plan, scene.drive, scene.node);
+    let (plan, node) = (scene.plan, scene.node);
     add_log(world, rng, plan, node);
-    // Behind the labels and the table of zones, which begins its data on a megabyte.
-    let zones_bytes = (drive.zones * (drive.capacity * 4096 + 2 * 8) + (2 << 20)).next_multiple_of(4096);
-    let head_bytes = FRONT_BLOCKS * 4096 / 4 + 8192;
-    for (path, bytes) in [(HEAD, head_bytes), (ZONES, zones_bytes)] {
-        let options =
-            DiskOptions { bytes, unit: plan.block_size, volatile_cache: !rng.one_in(4), ..DiskOptions::default() };
-        world.add_disk(node, path, options, DiskFaults::default());
-    }
+    Ground::Zones(scene.drive).add_disks(world, &plan, node, || !rng.one_in(4));
     let scene = scene.clone();
-    let opening = move |reactor: Rc<Reactor>| -> Opening {
+    hot_pool::make(world, node, plan, move |reactor| {
         let scene = scene.clone();
-        Box::pin(async move {
-            let devices = scene.devices(&reactor, true).await?;
-            scene.plan.create_on(reactor.clone(), devices).await?;
-            let nothing = bdev::NullDevice::new("made", 512, 1, false).map_err(|error| error.to_string())?;
-            Ok(Arc::new(nothing) as Arc<dyn BlockDevice>)
-        })
-    };
-    let made = start(world, node, plan.reactors, opening, 60 * SECOND_NS)?;
-    if !matches!(made, Some(Ok(_))) {
-        return Err(Failure::new(format!("the pool cannot be made: {:?}", made.map(|made| made.err()))));
-    }
-    drop(made);
-    world.crash(node, sim::Crash::Kill);
-    Ok(())
+        Box::pin(async move { scene.devices(&reactor, true).await })
+    })
 }

@@ -1,5 +1,6 @@
-//! `hot-pool-images`: one life of a pool, photographed at its write boundaries. Each photograph is what some crash would have
-//! left of the media at that moment, with what the oracle knew then; it is opened in a world of its own, twice.
+//! `hot-pool-images`, and the same of the other shapes: one life of a pool, photographed at its write boundaries. Each photograph
+//! is what some crash would have left of the media at that moment, with what the oracle knew then; it is opened in a world of its
+//! own, twice.
 //!
 //! A crash point counts when its image is distinct, both recoveries agree, and what they find is allowed.
 
@@ -7,9 +8,11 @@ mod recovery;
 
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
-use crate::crashes::{SECOND_NS, start};
-use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, create, defect_of, opening, settle};
+use crate::crashes::{Opening, SECOND_NS, start};
+use crate::ground::Ground;
+use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, add_log, defect_of, make, settle, view};
 use crate::sides::{Side, Sides};
+use crate::{parity_pool, warm_pool, zoned_pool};
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op};
 use engine::Pool;
@@ -88,22 +91,41 @@ fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> Plan {
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let mutation = run.world.handle().mutation();
     let plan = pick(&mut run.rng, mutation);
-    run_with(run, plan)
+    run_with(run, plan, Ground::Disk)
 }
 
 /// The same with a shaped pool.
 pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
     let mutation = run.world.handle().mutation();
     let plan = Plan { refusing: 0, ..pick(&mut run.rng, mutation) }.shaped(&mut run.rng);
-    run_with(run, plan)
+    run_with(run, plan, Ground::Disk)
 }
 
-fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
+/// The same over members with parity, one of which may be away when the pool is opened again.
+pub(crate) fn run_parity(run: &mut Run) -> Result<(), Failure> {
+    let (plan, array) = parity_pool::pick(&mut run.rng, run.world.handle().mutation());
+    run_with(run, Plan { reactors: 1, ..plan }, Ground::Parity(array))
+}
+
+/// The same on zones.
+pub(crate) fn run_zoned(run: &mut Run) -> Result<(), Failure> {
+    let (plan, drive) = zoned_pool::pick(&mut run.rng, run.world.handle().mutation());
+    run_with(run, Plan { reactors: 1, ..plan }, Ground::Zones(drive))
+}
+
+/// The same with a warm pool, whose flash may be away when it is opened again.
+pub(crate) fn run_warm(run: &mut Run) -> Result<(), Failure> {
+    let (plan, shelf) = warm_pool::pick(&mut run.rng);
+    let defect = defect_of(run.world.handle().mutation());
+    run_with(run, Plan { reactors: 1, defect, ..plan }, Ground::Warm(shelf))
+}
+
+fn run_with(run: &mut Run, plan: Plan, ground: Ground) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     // Hardware lies from when the pool is open: what is lost then was acknowledged by it.
     let mutation = world.handle().mutation();
     world.set_mutation(None);
-    world.handle().note(format!("{plan:?}"));
+    world.handle().note(format!("{ground:?} {plan:?}"));
     let mix = Mix {
         block_bytes: 1 << plan.block_shift,
         discards: rng.one_in(2),
@@ -113,7 +135,9 @@ fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
         ..Mix::pick(rng, 1 << plan.block_shift)
     };
     let node = world.add_node();
-    create(world, rng, plan, node)?;
+    add_log(world, rng, plan, node);
+    ground.add_disks(world, &plan, node, || !rng.one_in(4));
+    make(world, node, plan, move |reactor| Box::pin(async move { ground.devices(&plan, &reactor, true, None).await }))?;
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix, plan.blocks() << plan.block_shift);
     let camera = Rc::new(Camera {
@@ -129,7 +153,17 @@ fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
     world.watch_writes(node, move |boundary| watcher.look(boundary));
 
     let pool = OpenedPool::default();
-    let device = match start(world, node, 1, opening(plan, pool.clone()), LIFE_NS)? {
+    let slot = pool.clone();
+    let opening = move |reactor: Rc<Reactor>| -> Opening {
+        let slot = slot.clone();
+        Box::pin(async move {
+            let devices = ground.devices(&plan, &reactor, false, None).await?;
+            let pool = plan.open(&reactor, devices).await?;
+            slot.replace(Some(pool.clone()));
+            view(&plan, &pool)
+        })
+    };
+    let device = match start(world, node, 1, opening, LIFE_NS)? {
         Some(Ok(device)) => device,
         other => return Err(Failure::new(format!("the pool does not open: {:?}", other.and_then(Result::err)))),
     };
@@ -153,7 +187,7 @@ fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
 
     world.set_mutation(mutation);
     camera.ready.set(true);
-    let mut laboratory = Laboratory::new(plan, rng.fork());
+    let mut laboratory = Laboratory::new(plan, ground, rng.fork());
     let until = world.now_ns() + LIFE_NS;
     while !crew.is_done() && laboratory.points() < POINTS_MAX {
         let idle = world.step() == Step::Idle && !crew.is_done();

@@ -1,6 +1,7 @@
 //! Opens an image in a world of its own, reads everything, and does so once more after another crash.
 
 use super::Photograph;
+use crate::ground::Ground;
 use crate::hot_pool::{Plan, view};
 use crate::sides::{self, Found, read_cells};
 use base::Rng;
@@ -44,13 +45,14 @@ impl Findings {
 /// Examines photographs, each distinct image once.
 pub(super) struct Laboratory {
     plan: Plan,
+    ground: Ground,
     rng: Rng,
     known: BTreeMap<u64, Rc<Findings>>,
 }
 
 impl Laboratory {
-    pub(super) fn new(plan: Plan, rng: Rng) -> Laboratory {
-        Laboratory { plan, rng, known: BTreeMap::new() }
+    pub(super) fn new(plan: Plan, ground: Ground, rng: Rng) -> Laboratory {
+        Laboratory { plan, ground, rng, known: BTreeMap::new() }
     }
 
     /// Distinct images that have passed.
@@ -63,7 +65,7 @@ impl Laboratory {
         let hash = photograph.image.hash();
         let findings = match self.known.get(&hash) {
             Some(findings) => findings.clone(),
-            None => Rc::new(recover_twice(self.plan, &photograph.image, &mut self.rng)?),
+            None => Rc::new(recover_twice(self.plan, self.ground, &photograph.image, &mut self.rng)?),
         };
         let plan = self.plan;
         let window_cells = plan.window_blocks << (12 - plan.block_shift);
@@ -83,18 +85,23 @@ impl Laboratory {
     }
 }
 
-fn recover_twice(plan: Plan, image: &Image, rng: &mut Rng) -> Result<Findings, Failure> {
+fn recover_twice(plan: Plan, ground: Ground, image: &Image, rng: &mut Rng) -> Result<Findings, Failure> {
     let mut world = World::new(rng.next_u64());
-    let found = lives(&mut world, plan, image, rng);
+    let found = lives(&mut world, plan, ground, image, rng);
     found.map_err(|failure| {
         let tail = world.handle().tail(TAIL_LINES).join("\n    ");
         Failure::new(format!("recovering image {:016x}: {failure}\n    {tail}", image.hash()))
     })
 }
 
-fn lives(world: &mut World, plan: Plan, image: &Image, rng: &mut Rng) -> Result<Findings, Failure> {
+fn lives(world: &mut World, plan: Plan, ground: Ground, image: &Image, rng: &mut Rng) -> Result<Findings, Failure> {
     let node = world.add_node();
     world.add_image(node, image);
+    // The crash may have taken a device with it, which may be back for the next life; never two.
+    let lost = match ground {
+        Ground::Parity(_) | Ground::Warm(_) if rng.one_in(2) => Some(rng.next_u64()),
+        _ => None,
+    };
     let mut first: Option<Findings> = None;
     for life in 0..LIVES_MAX {
         let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
@@ -107,7 +114,8 @@ fn lives(world: &mut World, plan: Plan, image: &Image, rng: &mut Rng) -> Result<
         let done = ended.clone();
         let goes_on = rng.one_in(6);
         let reactor = world.reactor(node, 0);
-        reactor.spawn(inspect(plan, reactor.clone(), result, done, goes_on));
+        let away = lost.filter(|_| !rng.one_in(3));
+        reactor.spawn(inspect((plan, ground, away), reactor.clone(), result, done, goes_on));
         drop(reactor);
         let until = world.now_ns() + RECOVERY_NS;
         while !ended.get() && world.is_running(node) {
@@ -147,9 +155,20 @@ fn difference(one: &Findings, other: &Findings) -> String {
 type Slot = Rc<RefCell<Option<Result<Findings, String>>>>;
 
 /// Opens the pool and reads it; afterwards it may go on with its upkeep for a while.
-async fn inspect(plan: Plan, reactor: Rc<Reactor>, slot: Slot, ended: Rc<Cell<bool>>, goes_on: bool) {
-    let found = match plan.open_and_keep(&reactor).await {
+async fn inspect(
+    (plan, ground, away): (Plan, Ground, Option<u64>),
+    reactor: Rc<Reactor>,
+    slot: Slot,
+    ended: Rc<Cell<bool>>,
+    goes_on: bool,
+) {
+    let opened = match ground.devices(&plan, &reactor, false, away).await {
+        Ok(devices) => plan.open(&reactor, devices).await,
+        Err(error) => Err(error),
+    };
+    let found = match opened {
         Ok(pool) => {
+            reactor.keep(Rc::new(pool.clone()));
             let found = read(plan, &reactor, &pool).await;
             if goes_on {
                 let settled = pool.settle(&reactor).await;
