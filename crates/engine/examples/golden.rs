@@ -3,7 +3,7 @@
 //!
 //! `cargo run -p remuda-engine --example golden -- DIRECTORY [NAME ...]` writes the files of the images with these names (all
 //! of them) there: of hot pools with a mapped log and a block log, which have records of all kinds, of shaped ones on a disk, on
-//! parity and on zones, and of a hot one behind a flash cache. The files in the repository stay as they are (those of the first
+//! parity and on zones, of a hot one behind a flash cache and of one on a mirror; with one of them, streams of snapshots. The files in the repository stay as they are (those of the first
 //! generation, without a number, are of the first programs); what is added to the format adds a generation.
 //!
 //! A pool has three lives here. In the first all is well, and everything comes to its place. In the second life of `mapped` and
@@ -21,17 +21,23 @@ use common::below::Below;
 use common::disk::Disk;
 use common::golden::{Content, LAST, SECTOR, encode_image, encode_manifest, image_of};
 use common::reactor;
+use common::stream::Collect;
 use engine::{CreateOptions, EXTENT_BLOCKS, LogDevice, OpenOptions, Pool, PoolDevices, Shape, ShardTuning};
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 
 const LOG_BLOCKS: u64 = 2048;
-const NAMES: [&str; 6] = ["mapped-3", "block-3", "shaped-4", "parity-4", "zones-4", "warm-3"];
+const NAMES: [&str; 7] = ["mapped-5", "block-5", "shaped-5", "parity-5", "zones-5", "warm-5", "mirror-5"];
+/// The image that has streams.
+const WITH_STREAMS: &str = "block-5";
 /// In extent 0 of volume 0, written in the first life alone: the block that rots, by its first sector.
 const ROTTEN: u64 = 1018 * 8;
 /// Sectors that the second life writes one by one: more than a page of a summary has entries for.
 const SMALL_WRITES: u64 = 220;
+
+/// A file of an image: the end of its name, and what is in it.
+type File = (&'static str, Vec<u8>);
 
 struct Maker {
     reactor: Rc<Reactor>,
@@ -155,14 +161,14 @@ impl Maker {
         }
     }
 
-    /// The third life.
-    async fn end(mut self) -> Vec<Content> {
-        self.make_layers().await;
+    /// The third life; its streams, by the ends of their names.
+    async fn end(mut self) -> (Vec<Content>, Vec<File>) {
+        let streams = self.make_layers().await;
         // The last record of each shard.
         for (volume, first) in LAST {
             self.write(volume, first, 8).await;
         }
-        self.close().await.0
+        (self.close().await.0, streams)
     }
 
     async fn add(&mut self, name: &str, blocks: u64) -> usize {
@@ -180,20 +186,35 @@ impl Maker {
         self.volumes.push(content);
     }
 
-    /// A volume with a snapshot that it differs from, and one that has taken over what its snapshot had.
-    async fn make_layers(&mut self) {
+    async fn forget_last_snapshot(&mut self) {
+        let gone = self.volumes.pop().expect("made a moment ago").name;
+        self.pool.delete_snapshot(&self.reactor, &gone).await.expect("made a moment ago");
+        self.pool.reap(&self.reactor).await.expect("healthy devices");
+    }
+
+    async fn export(&self, snapshot: &str, since: Option<&str>) -> Vec<u8> {
+        let mut sink = Collect(Vec::new());
+        self.pool.export_snapshot(&self.reactor, snapshot, since, &mut sink).await.expect("made a moment ago");
+        sink.0
+    }
+
+    /// A volume with a snapshot that it differs from, as streams both, and one that has taken over what its snapshot had.
+    async fn make_layers(&mut self) -> Vec<File> {
         let layered = self.add("layered", 2000).await;
         self.write(layered, 80, 160).await;
         self.write(layered, 9000, 80).await;
         self.snapshot(layered, "then").await;
         self.write(layered, 88, 16).await;
         self.trim(layered, 160, 24).await;
+        self.snapshot(layered, "later").await;
+        let all = self.export("layered@then", None).await;
+        let since = self.export("layered@later", Some("layered@then")).await;
+        self.forget_last_snapshot().await;
         let heir = self.add("heir", 1500).await;
         self.write(heir, 40, 64).await;
         self.snapshot(heir, "gone").await;
-        let gone = self.volumes.pop().expect("made a moment ago").name;
-        self.pool.delete_snapshot(&self.reactor, &gone).await.expect("made a moment ago");
-        self.pool.reap(&self.reactor).await.expect("healthy devices");
+        self.forget_last_snapshot().await;
+        vec![("stream", all), ("stream-since", since)]
     }
 }
 
@@ -229,7 +250,7 @@ async fn create(reactor: &Rc<Reactor>, devices: &PoolDevices, shape: Shape) -> M
 }
 
 /// The three lives of a hot pool on a disk, with records of all kinds.
-async fn fill_with_faults(reactor: Rc<Reactor>, devices: PoolDevices, disk: Arc<Disk>) -> Vec<Content> {
+async fn fill_with_faults(reactor: Rc<Reactor>, devices: PoolDevices, disk: Arc<Disk>) -> (Vec<Content>, Vec<File>) {
     let mut maker = create(&reactor, &devices, Shape::Hot).await;
     maker.work().await;
     // A slice of the other shard, and an extent that comes and goes.
@@ -260,7 +281,7 @@ async fn fill_with_faults(reactor: Rc<Reactor>, devices: PoolDevices, disk: Arc<
 }
 
 /// The three lives of a pool of another kind.
-async fn fill(reactor: Rc<Reactor>, devices: PoolDevices, shape: Shape) -> Vec<Content> {
+async fn fill(reactor: Rc<Reactor>, devices: PoolDevices, shape: Shape) -> (Vec<Content>, Vec<File>) {
     let mut maker = create(&reactor, &devices, shape).await;
     maker.work().await;
     maker.write(0, 16 * 8192 + 8, 64).await;
@@ -281,7 +302,7 @@ async fn fill(reactor: Rc<Reactor>, devices: PoolDevices, shape: Shape) -> Vec<C
 }
 
 /// Makes an image: its files, by the ends of their names.
-fn make(name: &str, log_path: &str) -> Vec<(&'static str, Vec<u8>)> {
+fn make(name: &str, log_path: &str) -> Vec<File> {
     let (reactor, below) = (reactor(), Below::of(name));
     let log_disk = Disk::new("log", LOG_BLOCKS);
     let is_mapped = name.starts_with("mapped");
@@ -297,15 +318,15 @@ fn make(name: &str, log_path: &str) -> Vec<(&'static str, Vec<u8>)> {
     let children: Vec<_> = disks.iter().cloned().map(Some).collect();
     let (inner, disk) = (reactor.clone(), disks[0].clone());
     let shape = if below.is_shaped() { Shape::Shaped } else { Shape::Hot };
-    let volumes = reactor.block_on(async move {
+    let (volumes, streams) = reactor.block_on(async move {
         let stack = below.build(&inner, &children, true).await.expect("blank disks");
         let devices = PoolDevices { log, capacity: stack.device.clone() };
-        let volumes = match below == Below::Disk {
+        let made = match below == Below::Disk {
             true => fill_with_faults(inner.clone(), devices, disk).await,
             false => fill(inner.clone(), devices, shape).await,
         };
         stack.settle(&inner).await;
-        volumes
+        made
     });
     let log = match is_mapped {
         true => image_of(&std::fs::read(log_path).expect("the log")),
@@ -315,6 +336,9 @@ fn make(name: &str, log_path: &str) -> Vec<(&'static str, Vec<u8>)> {
         |((end, blocks), disk): (&(&'static str, u64), &Arc<Disk>)| (*end, encode_image(*blocks, &disk.image()));
     let mut files: Vec<_> = below.disks().iter().zip(&disks).map(of_disk).collect();
     files.push(("log", encode_image(LOG_BLOCKS, &log)));
+    if name == WITH_STREAMS {
+        files.extend(streams);
+    }
     files.push(("manifest", encode_manifest(&volumes).into_bytes()));
     files
 }

@@ -1,40 +1,14 @@
 //! Snapshots as streams, out of one pool and into another.
 
-mod common;
-
+use crate::common::stream::{Bytes, Collect};
+use crate::common::*;
 use bdev::{BlockDevice, Io, Lba, Op, Status};
-use common::*;
 use engine::{
-    CreateOptions, ImportOptions, Imported, LogDevice, Pool, PoolDevices, StreamError, StreamSink, StreamSource,
-    StreamTotals, StreamVerifier,
+    CreateOptions, ImportOptions, Imported, LogDevice, Pool, PoolDevices, StreamError, StreamTotals, StreamVerifier,
 };
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// A stream in memory, given in pieces of so many bytes.
-struct Bytes {
-    all: Vec<u8>,
-    at: usize,
-    piece: usize,
-}
-
-impl StreamSource for Bytes {
-    async fn next(&mut self) -> Option<Vec<u8>> {
-        let piece = &self.all[self.at..(self.at + self.piece).min(self.all.len())];
-        self.at += piece.len();
-        (!piece.is_empty()).then(|| piece.to_vec())
-    }
-}
-
-struct Collect(Vec<u8>);
-
-impl StreamSink for Collect {
-    async fn put(&mut self, bytes: Vec<u8>) -> bool {
-        self.0.extend(bytes);
-        true
-    }
-}
 
 async fn tank(reactor: &Rc<Reactor>, is_shaped: bool) -> Arc<Pool> {
     let devices = match is_shaped {

@@ -2,8 +2,8 @@
 
 use super::disk::Disk;
 use bdev::{
-    BlockDevice, Built, DeviceError, DeviceSpec, FlashCacheOptions, ParityOptions, ZoneBandsOptions, ZonedOptions,
-    build,
+    BlockDevice, Built, DeviceError, DeviceSpec, FlashCacheOptions, MirrorOptions, ParityOptions, ZoneBandsOptions,
+    ZonedOptions, build,
 };
 use reactor::Reactor;
 use std::rc::Rc;
@@ -33,6 +33,8 @@ pub enum Below {
     Zones,
     /// A slow disk behind a flash cache.
     Cache,
+    /// Two legs of a mirror.
+    Mirror,
 }
 
 /// A capacity device, and what has to be settled once the pool is closed, from the bottom up.
@@ -42,13 +44,14 @@ pub struct Stack {
 }
 
 impl Below {
-    /// Of an image: `mapped`, `block-3` and `shaped-3` have a disk, `parity-3`, `zones-3` and `warm-3` more.
+    /// Of an image: `mapped`, `block-3` and `shaped-3` have a disk, `parity-3`, `zones-3`, `warm-3` and `mirror-5` more.
     pub fn of(image: &str) -> Below {
         match image.split('-').next() {
             Some("shaped") => Below::Bands,
             Some("parity") => Below::Parity,
             Some("zones") => Below::Zones,
             Some("warm") => Below::Cache,
+            Some("mirror") => Below::Mirror,
             _ => Below::Disk,
         }
     }
@@ -65,11 +68,12 @@ impl Below {
             Below::Bands => &[("capacity", BANDS_BLOCKS)],
             Below::Parity => &[("member-0", 25 << 10), ("member-1", 25 << 10), ("member-2", 25 << 10)],
             Below::Zones => &[("head", 1024), ("zoned", BANDS_BLOCKS)],
+            Below::Mirror => &[("leg-0", 25 << 10), ("leg-1", 25 << 10)],
             Below::Cache => &[("slow", 26 << 10), ("flash", 40 * SEGMENT_BYTES / 4096)],
         }
     }
 
-    /// The device over these disks; `None` is an absent one, which a parity device or a cache can do without.
+    /// The device over these disks; `None` is an absent one, which a parity device, a mirror or a cache can do without.
     pub async fn build(
         self,
         reactor: &Rc<Reactor>,
@@ -81,6 +85,15 @@ impl Below {
             Below::Disk | Below::Bands => return Ok(Stack { device: children[0].clone().unwrap(), built: Vec::new() }),
             Below::Parity => {
                 DeviceSpec::Parity(ParityOptions { create, chunk_bytes: CHUNK_BYTES, ..ParityOptions::default() })
+            }
+            Below::Mirror => {
+                let start_degraded = !create;
+                DeviceSpec::Mirror(MirrorOptions {
+                    create,
+                    assume_clean: true,
+                    start_degraded,
+                    ..MirrorOptions::default()
+                })
             }
             Below::Zones => DeviceSpec::ZoneBands(ZoneBandsOptions { create, ..ZoneBandsOptions::default() }),
             Below::Cache => DeviceSpec::FlashCache(FlashCacheOptions {

@@ -1,5 +1,5 @@
 //! Pools on memory and on files.
-#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
+#![allow(dead_code, unused_imports, reason = "examples use it too, each its part")]
 
 pub mod below;
 pub mod beside;
@@ -12,6 +12,7 @@ pub mod layered;
 #[path = "../../../bdev/tests/common/run.rs"]
 mod run;
 pub mod store;
+pub mod stream;
 pub mod tank;
 
 pub use clock_driver::ClockDriver;
