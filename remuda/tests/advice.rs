@@ -1,9 +1,7 @@
 //! What the program says when something is in the way: what is there, what would be lost, and what to do.
 
-mod common;
-
-use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
-use common::{Node, remuda};
+use crate::common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
+use crate::common::{Node, remuda};
 use serde_json::json;
 use std::os::unix::fs::FileExt;
 
@@ -173,8 +171,9 @@ fn a_pool_that_is_not_open_is_no_secret() {
     let volumes = "[[volume]]\nname = 'seen'\npool = 'hot'\nsize = '64MiB'\n[[volume]]\nname = 'own'\npool = 'hot'\nsize = '32MiB'\n";
     let mut node = node(&format!("{POOL}{volumes}"));
     node.ok(&["subsystem", "add-namespace", NQN, "seen"]);
-    let health =
-        |node: &Node| common::http_get(&node.status()["metrics"].as_str().unwrap().replace("/metrics", "/healthz"));
+    let health = |node: &Node| {
+        crate::common::http_get(&node.status()["metrics"].as_str().unwrap().replace("/metrics", "/healthz"))
+    };
     node.ok(&["status"]);
     assert!(health(&node).contains("200 OK") && health(&node).ends_with("ok\n"));
     node.kill();
@@ -192,8 +191,8 @@ fn a_pool_that_is_not_open_is_no_secret() {
     let said = health(&node);
     assert!(said.contains(" 503 ") && said.contains("failing\npool 'hot' (closed)"), "{said}");
     let url = node.status()["metrics"].as_str().unwrap().to_string();
-    assert!(common::http_get(&url.replace("/metrics", "/livez")).contains("200 OK"));
-    assert!(!common::http_get(&url).contains("\nremuda_failing 0\n"));
+    assert!(crate::common::http_get(&url.replace("/metrics", "/livez")).contains("200 OK"));
+    assert!(!crate::common::http_get(&url).contains("\nremuda_failing 0\n"));
     let list = node.json(&["volume", "list"]);
     let states: Vec<_> = list.as_array().unwrap().iter().map(|volume| (&volume["name"], &volume["size"])).collect();
     assert_eq!(states, [(&json!("own"), &json!(32 << 20)), (&json!("seen"), &json!(64 << 20))], "{list}");
@@ -237,7 +236,7 @@ fn what_volumes_have_of_their_pool_is_told_apart_from_their_sizes_and_after_a_cr
     node.kill();
     node.restart();
     assert_eq!(look(&node), before);
-    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_volume_allocated_bytes{name=\"v\",kind=\"volume\"} 4194304\n"), "{metrics}");
     assert!(metrics.contains("remuda_pool_allocated_bytes{pool=\"hot\"} 12582912\n"), "{metrics}");
     node.ok(&["volume", "delete", "c"]);
@@ -246,7 +245,7 @@ fn what_volumes_have_of_their_pool_is_told_apart_from_their_sizes_and_after_a_cr
 
 #[test]
 fn what_connected_hosts_use_is_taken_from_them_only_by_force() {
-    let port = common::free_port();
+    let port = crate::common::free_port();
     let far = Node::start(&format!(
         "[nvmf]\nlisten = ['127.0.0.1:{port}']\n[[device]]\nname = 'm'\nkind = 'mem'\nsize = '16MiB'\n\
          [[volume]]\nname = 'v'\ndevice = 'm'\nsize = '8MiB'\n[[volume]]\nname = 'w'\ndevice = 'm'\nsize = '8MiB'\n"

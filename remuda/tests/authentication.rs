@@ -1,8 +1,6 @@
 //! DH-HMAC-CHAP through the built program: keys from the command line and from the configuration, and that nobody sees them.
 
-mod common;
-
-use common::{Node, remuda};
+use crate::common::{Node, remuda};
 use nvme::auth::{HostKeys, Secret};
 use nvme::initiator::{AuthenticationError, ConnectError, HostIdentity, NvmfDevice, Options};
 use nvme::spec::Nqn;
@@ -290,7 +288,7 @@ fn hosts_that_come_go_and_are_turned_away_are_logged_and_counted() {
     let turned_away = line("may not connect to it");
     assert!(turned_away.contains(stranger) && turned_away.contains("peer=127.0.0.1:"), "{turned_away}");
     assert!(line("there is no such subsystem here").contains("org.example:nothing"), "{}", node.log());
-    let metrics = common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(node.json(&["status"])["metrics"].as_str().unwrap());
     for reason in ["authentication", "not_allowed", "unknown_subsystem"] {
         let name = format!("remuda_host_refusals_total{{reason=\"{reason}\"}} ");
         let count = metrics.lines().find_map(|line| line.strip_prefix(&name));

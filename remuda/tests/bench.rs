@@ -1,8 +1,6 @@
 //! `remuda bench` on pools, through the built program.
 
-mod common;
-
-use common::{Run, remuda};
+use crate::common::{Run, remuda};
 use serde_json::json;
 
 fn good(run: &Run) -> serde_json::Value {

@@ -1,8 +1,6 @@
 //! The built program from outside: exit codes, a node's life, and what survives its death.
 
-mod common;
-
-use common::{Node, remuda};
+use crate::common::{Node, remuda};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 
@@ -173,12 +171,12 @@ fn a_node_listens_for_commands_where_it_is_told_to() {
 fn a_node_to_play_with_listens_where_it_is_told_to() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-    let mut command = std::process::Command::new(common::BINARY);
+    let mut command = std::process::Command::new(crate::common::BINARY);
     command.args(["dev", "--dir", &path("play"), "--socket", &path("r.sock")]);
     let log = std::fs::File::create(path("log")).unwrap();
     let mut child = command.stderr(log).spawn().unwrap();
     let log = || std::fs::read_to_string(path("log")).unwrap();
-    common::wait_for_node(&mut child, &path("r.sock"), log);
+    crate::common::wait_for_node(&mut child, &path("r.sock"), log);
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(log().contains(&format!("export REMUDA_SOCKET={}", path("r.sock"))), "{}", log());
@@ -187,7 +185,7 @@ fn a_node_to_play_with_listens_where_it_is_told_to() {
 #[test]
 fn what_cannot_be_printed_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let run = std::process::Command::new(common::BINARY).arg("version").stdout(full).output().unwrap();
+    let run = std::process::Command::new(crate::common::BINARY).arg("version").stdout(full).output().unwrap();
     let err = String::from_utf8_lossy(&run.stderr);
     assert!(run.status.code() == Some(1) && err.contains("standard output cannot be written"), "{err}");
 }
@@ -223,10 +221,10 @@ fn as_json_everything_is_an_object() {
 fn metrics_and_health_are_served() {
     let node = Node::start("[[device]]\nname = 'm'\nkind = 'mem'\nsize = '1MiB'\n");
     let url = node.status()["metrics"].as_str().unwrap().to_string();
-    let metrics = common::http_get(&url);
+    let metrics = crate::common::http_get(&url);
     assert!(metrics.contains("remuda_reactor_seconds_total{reactor=\"0\",state=\"busy\"}"), "{metrics}");
     assert!(metrics.contains("remuda_device_size_bytes{name=\"m\",kind=\"mem\"} 1048576"), "{metrics}");
-    assert!(common::http_get(&url.replace("/metrics", "/healthz")).ends_with("ok\n"));
+    assert!(crate::common::http_get(&url.replace("/metrics", "/healthz")).ends_with("ok\n"));
 }
 
 #[test]
@@ -255,7 +253,7 @@ fn a_damaged_state_file_is_refused_and_left_alone() {
 #[test]
 fn the_doctor_names_what_is_in_the_way_of_a_configuration_and_finds_nothing_when_its_node_runs() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (port, free) = (taken.local_addr().unwrap().port(), common::free_port());
+    let (port, free) = (taken.local_addr().unwrap().port(), crate::common::free_port());
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("n.toml");
     let text = format!(

@@ -1,9 +1,7 @@
 //! The console and the metrics through the built program: what is served, to whom, and what is refused.
 
-mod common;
-
-use common::pools::{NQN, POOL, bench, node};
-use common::{Node, remuda};
+use crate::common::pools::{NQN, POOL, bench, node};
+use crate::common::{Node, remuda};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

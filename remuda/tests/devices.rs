@@ -1,8 +1,6 @@
 //! Mirrors and encrypted devices of a running node: legs that come back, keys that change and are destroyed.
 
-mod common;
-
-use common::{Node, Run, remuda};
+use crate::common::{Node, Run, remuda};
 use serde_json::{Value, json};
 
 const NQN: &str = "nqn.2026-11.io.remuda:devices";
@@ -50,7 +48,7 @@ fn export(volume_on: &str) -> String {
 
 #[test]
 fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_when_it_is_back() {
-    let far_port = common::free_port();
+    let far_port = crate::common::free_port();
     let mut far = Node::start(&format!(
         "[nvmf]\nlisten = ['127.0.0.1:{far_port}']\n[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '12MiB'\n\
          [[volume]]\nname = 'v'\ndevice = 'f'\n\
@@ -87,7 +85,7 @@ fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_
     let whole = until(&near, "pair", is_whole);
     assert_eq!(legs(&whole), ["in sync", "in sync"]);
     works(&near);
-    let metrics = common::http_get(near.status()["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(near.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_mirror_leg_in_sync{name=\"pair\",leg=\"there\"} 1"), "{metrics}");
     assert!(metrics.contains("remuda_mirror_resync_left_regions{name=\"pair\"} 0"), "{metrics}");
     assert_eq!((near.terminate(), far.terminate()), (Some(0), Some(0)));
@@ -95,7 +93,7 @@ fn a_mirror_waits_for_a_remote_leg_goes_on_without_it_when_told_and_takes_it_in_
 
 #[test]
 fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
-    let ports = [common::free_port(), common::free_port()];
+    let ports = [crate::common::free_port(), crate::common::free_port()];
     let [first, second] = ports.map(|port| format!("127.0.0.1:{port}"));
     let mut far = Node::start(&format!(
         "[nvmf]\nlisten = ['{first}', '{second}']\n[[device]]\nname = 'm'\nkind = 'mem'\nsize = '12MiB'\n\
@@ -125,12 +123,12 @@ fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
     assert!(device["paths"][1]["operations"].as_u64().unwrap() > 0, "{device}");
     let shown = near.run(&["device", "show", "remote"]).out;
     assert!(shown.contains("inaccessible") && shown.contains(&second), "{shown}");
-    let metrics = common::http_get(near.status()["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(near.status()["metrics"].as_str().unwrap());
     let line = |name: &str, path: &str, value: u64| format!("{name}{{name=\"remote\",path=\"{path}\"}} {value}\n");
     assert!(metrics.contains(&line("remuda_path_optimized", &first, 0)), "{metrics}");
     assert!(metrics.contains(&line("remuda_path_optimized", &second, 1)), "{metrics}");
     // The only path of use stays, also where one that does not work would come; another one goes and comes back.
-    let nowhere = format!("127.0.0.1:{}", common::free_port());
+    let nowhere = format!("127.0.0.1:{}", crate::common::free_port());
     for paths in ["paths=off".to_string(), format!("paths={nowhere}")] {
         let refused = near.run(&["device", "set", "remote", &paths]);
         assert!(refused.code != 0 && refused.err.contains(&second), "{}", refused.err);
@@ -147,7 +145,7 @@ fn a_remote_device_goes_by_the_access_states_of_its_paths_which_come_and_go() {
     assert_eq!((&device["open"], &device["state"]), (&json!(true), &json!("open, 1 of 2 paths")), "{device}");
     let told = warnings(&near);
     assert!(told.contains(&format!("path {nowhere} is of no use")) && told.contains("cannot connect"), "{told}");
-    let metrics = common::http_get(near.status()["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(near.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_device_open{name=\"remote\""), "{metrics}");
     let opens = metrics.lines().filter(|line| line.starts_with("remuda_device_open{name=\"remote\""));
     assert!(opens.clone().count() == 1 && opens.clone().all(|line| line.ends_with(" 1")), "{metrics}");
@@ -177,7 +175,7 @@ fn near(paths: &[u16]) -> String {
 
 #[test]
 fn a_node_that_starts_uses_the_namespace_that_it_knows_and_another_one_by_command_alone() {
-    let (ours, other) = (common::free_port(), common::free_port());
+    let (ours, other) = (crate::common::free_port(), crate::common::free_port());
     let (mut first, mut second) = (far(ours, 1, "A"), far(other, 2, "B"));
     let mut node = Node::start(&near(&[ours]));
     until(&node, "remote", |device| device["open"] == json!(true));
@@ -221,7 +219,7 @@ fn a_node_that_starts_uses_the_namespace_that_it_knows_and_another_one_by_comman
 
 #[test]
 fn paths_to_different_targets_with_volatile_caches_are_warned_of() {
-    let ports = [common::free_port(), common::free_port()];
+    let ports = [crate::common::free_port(), crate::common::free_port()];
     // (of one serial number they pass for one target)
     for (serials, is_warned) in [(["A", "B"], true), (["A", "A"], false)] {
         let targets = [far(ports[0], 1, serials[0]), far(ports[1], 1, serials[1])];

@@ -1,8 +1,6 @@
 //! What hosts are told by the discovery service of the built program, and what it sees itself as a host that asks.
 
-mod common;
-
-use common::{Node, free_port, remuda};
+use crate::common::{Node, free_port, remuda};
 use nvme::initiator::{HostIdentity, Options, discover};
 use nvme::spec::Nqn;
 use reactor::linux::{Runtime, RuntimeConfig};

@@ -1,10 +1,8 @@
 //! Giving up a log through the built program while that takes its time: what goes on meanwhile, what is refused, and how it ends
 //! before its end.
 
-mod common;
-
-use common::pools::{DEVICES, NQN, bench, node_on, refused};
-use common::{BINARY, Node, Run, http_get};
+use crate::common::pools::{DEVICES, NQN, bench, node_on, refused};
+use crate::common::{BINARY, Node, Run, http_get};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -234,7 +232,7 @@ fn who_waits_hears_that_the_node_has_ended() {
     slow(&node, "20ms");
     let socket = node.socket();
     let waits = std::thread::spawn(move || -> Run {
-        common::remuda(&["--socket", &socket, "pool", "forget-log", "hot", "--yes-lose-data"])
+        crate::common::remuda(&["--socket", &socket, "pool", "forget-log", "hot", "--yes-lose-data"])
     });
     let began = Instant::now();
     while node.run(&["pool", "forget-log", "hot", "--status"]).code != 0 {

@@ -1,8 +1,6 @@
 //! Data through the built program: a node, its NVMe/TCP target, and the host of `remuda bench` and `remuda demo`.
 
-mod common;
-
-use common::{Node, remuda};
+use crate::common::{Node, remuda};
 use serde_json::{Value, json};
 
 const NQN: &str = "nqn.2026-11.io.remuda:io";
@@ -26,13 +24,13 @@ fn port(node: &Node) -> String {
     status["nvmf_listen"][0].as_str().unwrap().rsplit_once(':').unwrap().1.to_string()
 }
 
-fn bench(node: &Node, more: &[&str]) -> common::Run {
+fn bench(node: &Node, more: &[&str]) -> crate::common::Run {
     let port = port(node);
     let base = ["--json", "bench", "nvmf", "--addr", "127.0.0.1", "--port", &port, "--nqn", NQN];
     remuda(&[&base[..], more].concat())
 }
 
-fn good(run: &common::Run) -> Value {
+fn good(run: &crate::common::Run) -> Value {
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     run.json()
 }
@@ -55,7 +53,7 @@ fn volumes_are_read_and_written_over_nvme_tcp() {
     let stats = node.json(&["stats"]);
     let volume = stats["objects"].as_array().unwrap().iter().find(|object| object["name"] == "b").unwrap();
     assert!(volume["write"]["count"].as_u64().unwrap() > 0, "{volume}");
-    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(node.status()["metrics"].as_str().unwrap());
     let bucket = "remuda_io_latency_seconds_bucket{name=\"b\",kind=\"volume\",op=\"write\",le=\"+Inf\"}";
     assert!(metrics.contains(bucket), "{metrics}");
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
@@ -66,7 +64,7 @@ fn a_host_rides_through_a_killed_node_and_gives_up_on_a_lost_one() {
     let mut node = Node::start(&format!(
         "[nvmf]\nlisten = ['127.0.0.1:{}']\n[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '8MiB'\n\
          [[volume]]\nname = 'v'\ndevice = 'f'\n[[subsystem]]\nnqn = '{NQN}'\nallow_any_host = true\nnamespaces = ['v']\n",
-        common::free_port()
+        crate::common::free_port()
     ));
     let (load, port) =
         (["--rw", "randrw", "--verify", "--time", "3s", "--warmup", "0s", "--loss-timeout"], port(&node));
@@ -91,7 +89,7 @@ fn a_host_rides_through_a_killed_node_and_gives_up_on_a_lost_one() {
 
 #[test]
 fn a_node_starts_while_the_target_of_a_remote_device_is_down_and_connects_later() {
-    let far_port = common::free_port();
+    let far_port = crate::common::free_port();
     let mut far = Node::start(&format!(
         "[nvmf]\nlisten = ['127.0.0.1:{far_port}']\n[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '8MiB'\n\
          [[volume]]\nname = 'v'\ndevice = 'f'\n[[subsystem]]\nnqn = '{NQN}:far'\nallow_any_host = true\nnamespaces = ['v']\n"
@@ -135,7 +133,7 @@ fn a_node_starts_while_the_target_of_a_remote_device_is_down_and_connects_later(
 
 #[test]
 fn a_remote_device_never_seen_before_appears_with_all_that_stands_on_it_when_its_target_comes_up() {
-    let far_port = common::free_port();
+    let far_port = crate::common::free_port();
     let key = "[[device]]\nname = 'safe'\nkind = 'encrypt'\ndevice = 'sum'\nkey_file = 'key'\n";
     let mut near = Node::start_with(
         &[("key", &"5a".repeat(32))],

@@ -1,12 +1,8 @@
 //! libblkio on the door of a running node, over a volume of a pool.
 
-#[path = "../../crates/vhost/tests/blkio_client/mod.rs"]
-mod blkio_client;
-mod common;
-
-use blkio_client::{Client, use_everything};
-use common::Node;
-use common::pools::{POOL, node, refused};
+use crate::blkio_client::{Client, use_everything};
+use crate::common::Node;
+use crate::common::pools::{POOL, node, refused};
 use serde_json::json;
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,6 @@
 //! Limits of hosts and volumes through the built program, and what hosts are seen to do.
 
-mod common;
-
-use common::Node;
+use crate::common::Node;
 use nvme::initiator::{HostIdentity, NvmfDevice, Options};
 use nvme::spec::Nqn;
 use reactor::SgList;
@@ -71,7 +69,7 @@ fn limits_come_from_the_file_and_from_commands_and_hosts_are_counted() {
     assert!(shown.contains("1 controller") && shown.contains("from 127.0.0.1"), "{shown}");
     let shown = node.run(&["status"]).out;
     assert!(shown.contains("FROM") && shown.contains("127.0.0.1"), "{shown}");
-    let text = common::http_get(&metrics);
+    let text = crate::common::http_get(&metrics);
     assert!(text.contains(&format!("remuda_host_reads_total{{host=\"{host}\"}}")), "{text}");
     go_on.send(()).unwrap();
     assert_eq!(host_thread.join().unwrap(), Some(()));
@@ -109,7 +107,7 @@ fn who_opens_connections_without_using_them_keeps_nobody_from_the_node() {
     let address: std::net::SocketAddr = status["nvmf_listen"][0].as_str().unwrap().parse().unwrap();
     let idle: Vec<_> = (0..80).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
     assert_eq!(node.run(&["status"]).code, 0);
-    let alive = common::http_get(&status["metrics"].as_str().unwrap().replace("/metrics", "/livez"));
+    let alive = crate::common::http_get(&status["metrics"].as_str().unwrap().replace("/metrics", "/livez"));
     assert!(alive.contains("200 OK"), "{alive}");
     drop(idle);
     assert!(node.log().contains("ulimit -n"), "{}", node.log());
@@ -133,13 +131,13 @@ fn a_host_over_its_limit_stays_connected_and_is_never_refused() {
     let address = status["nvmf_listen"][0].as_str().unwrap().to_string();
     for depth in ["1", "32"] {
         let load = ["bench", "nvmf", "--addr", &address, "--nqn", NQN, "--host-nqn", &host, "--qd", depth];
-        let run = common::remuda(&[&load[..], &["--warmup", "0s", "--time", "500ms"]].concat());
+        let run = crate::common::remuda(&[&load[..], &["--warmup", "0s", "--time", "500ms"]].concat());
         assert_eq!(run.code, 0, "{}", run.err);
         for text in [&run.err, &node.log()] {
             assert!(!text.contains("association lost") && !text.contains("refused"), "depth {depth}: {text}");
         }
     }
-    let text = common::http_get(status["metrics"].as_str().unwrap());
+    let text = crate::common::http_get(status["metrics"].as_str().unwrap());
     let mut refusals = text.lines().filter(|line| line.starts_with("remuda_host_refusals_total{")).peekable();
     assert!(refusals.peek().is_some() && refusals.all(|line| line.ends_with(" 0")), "{text}");
     assert_eq!(node.terminate(), Some(0), "{}", node.log());

@@ -1,8 +1,6 @@
 //! Namespaces that some hosts do not see, through the built program: configuration, commands, restarts.
 
-mod common;
-
-use common::Node;
+use crate::common::Node;
 use nvme::initiator::{ConnectError, HostIdentity, NvmfDevice, Options};
 use nvme::spec::Nqn;
 use reactor::linux::{Runtime, RuntimeConfig};
@@ -103,7 +101,7 @@ fn asymmetric_access_is_configured_changed_by_command_and_kept() {
     node.ok(&["subsystem", "set-ana", NQN, "inaccessible", "--group", "2"]);
     let address = node.json(&["status"])["nvmf_listen"][0].as_str().unwrap().to_string();
     let load = ["--nqn", NQN, "--time", "100ms", "--warmup", "0s", "--loss-timeout", "200ms"];
-    let run = common::remuda(&[&["bench", "nvmf", "--addr", &address], &load[..]].concat());
+    let run = crate::common::remuda(&[&["bench", "nvmf", "--addr", &address], &load[..]].concat());
     let said = run.out + &run.err;
     assert!(run.code != 0 && said.contains("inaccessible (ANA)") && !said.contains("device is gone"), "{said}");
     node.ok(&["subsystem", "set-ana", NQN, "optimized", "--group", "2"]);

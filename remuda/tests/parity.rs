@@ -1,9 +1,7 @@
 //! A shaped pool over a parity device through the built program: drives are lost under load and at rest, replaced and rebuilt.
 
-mod common;
-
-use common::pools::{NQN, bench, look, look_is_clean, look_is_degraded, refused};
-use common::{Node, remuda};
+use crate::common::pools::{NQN, bench, look, look_is_clean, look_is_degraded, refused};
+use crate::common::{Node, remuda};
 use serde_json::{Value, json};
 
 const DRIVE_BYTES: u64 = 192 << 20;
@@ -137,7 +135,7 @@ fn a_pool_outlives_its_drives_one_after_the_other() {
     std::fs::remove_file(node.path("d0.img")).unwrap();
     node.restart();
     is_right(&node);
-    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_parity_degraded{name=\"array\"} 1"), "{metrics}");
     assert!(metrics.contains("remuda_parity_member_in_sync{name=\"array\",member=\"d0\"} 0"), "{metrics}");
     // Two are too many, and the node says which.

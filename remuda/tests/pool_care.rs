@@ -1,9 +1,7 @@
 //! What an operator does with hot pools through the built program: checks, scrubs, growth, a lost log.
 
-mod common;
-
-use common::pools::{DEVICES, NQN, POOL, bench, look, look_is_clean, look_is_degraded, node, node_on, refused};
-use common::{Node, Run, remuda};
+use crate::common::pools::{DEVICES, NQN, POOL, bench, look, look_is_clean, look_is_degraded, node, node_on, refused};
+use crate::common::{Node, Run, remuda};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -272,7 +270,7 @@ fn a_scrub_names_the_volume_and_the_block_that_is_bad() {
     assert!(run.out.contains(&lba) && run.out.contains("corrupt"), "{}", run.out);
     let shown = node.run(&["pool", "status", "hot"]);
     assert!(shown.out.contains("remuda pool scrub hot --status"), "{}", shown.out);
-    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_pool_scrub_bad_blocks{pool=\"hot\",shard=\"0\"} 1\n"), "{metrics}");
     // What a snapshot has is bad in the volume as well, which shows it.
     node.ok(&["snapshot", "create", "v@s"]);

@@ -1,9 +1,7 @@
 //! Hot pools through the built program: made, written, killed, watched, refused.
 
-mod common;
-
-use common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
-use common::{Node, Run, remuda};
+use crate::common::pools::{DEVICES, NQN, POOL, bench, node, node_on, refused};
+use crate::common::{Node, Run, remuda};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +22,7 @@ fn a_pool_of_the_file_is_made_once_and_keeps_what_is_in_it() {
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     let before = (node.json(&["volume", "list"]), node.json(&["pool", "show", "hot"]));
     assert!(before.1["open"]["total"]["user_write_bytes"].as_u64().unwrap() > 0, "{}", before.1);
-    let metrics = common::http_get(node.status()["metrics"].as_str().unwrap());
+    let metrics = crate::common::http_get(node.status()["metrics"].as_str().unwrap());
     assert!(metrics.contains("remuda_pool_open{pool=\"hot\"} 1\n"), "{metrics}");
     assert!(metrics.contains("remuda_pool_log_free_bytes{pool=\"hot\",shard=\"0\"}"), "{metrics}");
     node.kill();

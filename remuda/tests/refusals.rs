@@ -1,9 +1,7 @@
 //! Refusals through the built program: each kind ends with its exit code, and says what to do.
 
-mod common;
-
-use common::pools::{NQN, POOL, bench, node, refused};
-use common::remuda;
+use crate::common::pools::{NQN, POOL, bench, node, refused};
+use crate::common::remuda;
 
 #[test]
 fn what_is_not_there_ends_with_4() {

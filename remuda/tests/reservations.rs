@@ -1,8 +1,6 @@
 //! Reservations through the built program: a node that is killed, and hosts that find theirs again.
 
-mod common;
-
-use common::Node;
+use crate::common::Node;
 use nvme::initiator::{HostIdentity, NvmfDevice, Options};
 use nvme::spec::Nqn;
 use nvme::spec::reservation::{Keys, PersistenceChange, RegisterAction, ReservationCommand, ReservationType};

@@ -1,8 +1,6 @@
 //! Snapshots and clones through the built program.
 
-mod common;
-
-use common::pools::{NQN, POOL, bench, node, refused};
+use crate::common::pools::{NQN, POOL, bench, node, refused};
 use serde_json::{Value, json};
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;

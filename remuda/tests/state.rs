@@ -1,8 +1,6 @@
 //! The state directory of a node: what is told when its files cannot be written, are missing, or can be read by others.
 
-mod common;
-
-use common::Node;
+use crate::common::Node;
 use serde_json::Value;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -17,7 +15,7 @@ fn warnings(node: &Node) -> Vec<String> {
 
 fn health(node: &Node) -> String {
     let metrics = node.status()["metrics"].as_str().unwrap().to_string();
-    common::http_get(&metrics.replace("/metrics", "/healthz"))
+    crate::common::http_get(&metrics.replace("/metrics", "/healthz"))
 }
 
 fn wait_until_well(node: &Node) {
@@ -91,7 +89,7 @@ fn a_missing_state_and_one_that_others_may_read_are_told_at_the_start() {
     let state = node.path("state");
     let mode = |mode| std::fs::set_permissions(&state, std::fs::Permissions::from_mode(mode)).unwrap();
     mode(0o755);
-    let doctor = common::remuda(&["--socket", &node.socket(), "doctor", "--config", &node.config()]);
+    let doctor = crate::common::remuda(&["--socket", &node.socket(), "doctor", "--config", &node.config()]);
     let advice = format!("chmod 700 {}", state.display());
     assert!(doctor.out.contains(&advice), "{}", doctor.out);
     node.restart();

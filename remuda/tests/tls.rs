@@ -1,9 +1,7 @@
 //! TLS through the built program: keys from the command line and from the configuration, what is refused and what the log says of it,
 //! and that nobody sees a key. Without the feature: that whoever asks for TLS is told.
 
-mod common;
-
-use common::{Node, remuda};
+use crate::common::{Node, remuda};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 

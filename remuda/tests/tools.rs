@@ -1,8 +1,6 @@
 //! What the tools say, of a node and of themselves, through the built program.
 
-mod common;
-
-use common::{Node, pools, remuda};
+use crate::common::{Node, pools, remuda};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Read;

@@ -1,8 +1,6 @@
 //! Doors for virtual machines through the built program.
 
-mod common;
-
-use common::{Node, http_get, remuda};
+use crate::common::{Node, http_get, remuda};
 use serde_json::json;
 use std::os::unix::net::UnixStream;
 

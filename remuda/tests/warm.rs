@@ -1,10 +1,8 @@
 //! A warm pool through the built program: reads come from flash after a while, and what hosts have written is what they read,
 //! through restarts, SIGKILLs and without the flash.
 
-mod common;
-
-use common::pools::{DEVICES, NQN, bench, look_is_clean, look_is_degraded, node_on, refused};
-use common::{Node, remuda};
+use crate::common::pools::{DEVICES, NQN, bench, look_is_clean, look_is_degraded, node_on, refused};
+use crate::common::{Node, remuda};
 use serde_json::{Value, json};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;

@@ -1,9 +1,7 @@
 //! A shaped pool over a zoned device through the built program: killed under load, with zones that go away.
 
-mod common;
-
-use common::Node;
-use common::pools::{NQN, bench, look_is_clean, refused};
+use crate::common::Node;
+use crate::common::pools::{NQN, bench, look_is_clean, refused};
 use serde_json::{Value, json};
 
 const DEVICES: &str = "\

@@ -101,7 +101,7 @@ fn test() -> Result<()> {
 }
 
 /// The feature needs system packages, so it is no part of the steps above. The binary is not built a second time for it: its tests
-/// with TLS are `cargo test -p remuda --features tls --test tls`.
+/// with TLS are `cargo test -p remuda --features tls --test all tls::`.
 fn tls() -> Result<()> {
     let features = ["-p", "remuda-nvme", "-p", "remuda", "--features", "remuda-nvme/tls,remuda/tls"];
     run::checked(run::cargo().arg("clippy").args(features).args(["--all-targets", "--quiet", "--", "-D", "warnings"]))?;

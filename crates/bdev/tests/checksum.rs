@@ -1,12 +1,10 @@
 //! What the checksum filter finds, and what a crash must not make of good blocks.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, ChecksumDevice, ChecksumOptions, ErrorDevice, ErrorRule, Fault, Flags, Io, Lba, MirrorDevice,
     MirrorOptions, Op, Status, StripeDevice, When,
 };
-use common::*;
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,12 +1,10 @@
 //! The conformance suite on every device and on stacks of them, under the Linux driver.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Delay, DelayDevice, Delays, ErrorDevice, Extent, FileDevice, FileDeviceOptions, LinearDevice,
     MemDevice, ModelSsdDevice, NullDevice, SsdModel, StripeDevice, ZonedDevice, ZonedOptions,
 };
-use common::*;
 use std::sync::Arc;
 
 #[test]

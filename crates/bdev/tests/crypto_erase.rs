@@ -1,13 +1,11 @@
 //! Cryptographic erase: nothing of before can be read, whenever the power goes the volume has one key or the other, and what
 //! fails has not happened.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Channel, Delay, DelayDevice, Delays, DeviceError, DeviceInfo, Done, EncryptDevice, EncryptOptions,
     ErrorDevice, ErrorRule, Fault, Flags, Io, Lba, Op, Status, UserKey, When,
 };
-use common::*;
 use reactor::{IoFuture, Reactor, SgList};
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,13 +1,11 @@
 //! Encryption, rate limits, statistics, and devices of other reactors.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Channel, Delay, DelayDevice, Delays, EncryptDevice, EncryptOptions, ErrorDevice, ErrorRule, Fault, Io,
     LatencyClass, Lba, Limits, MirrorDevice, MirrorOptions, Op, RateLimitDevice, RemoteDevice, StatsDevice, Status,
     UserKey,
 };
-use common::*;
 use reactor::linux::{Runtime, RuntimeConfig};
 use reactor::{PollPolicy, Reactor, ReactorConfig, SgList};
 use std::rc::Rc;

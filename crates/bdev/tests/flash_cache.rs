@@ -1,13 +1,11 @@
 //! The flash cache: what it gives back, what survives, what is refused, and what failing flash does to it.
 
-mod common;
-
+use crate::common::*;
 use bdev::flash_cache::Mode;
 use bdev::{
     BlockDevice, Channel, Delay, DelayDevice, Delays, DeviceError, ErrorDevice, ErrorRule, Fault, Flags,
     FlashCacheDevice, FlashCacheOptions, FlashCacheStatus, Io, Lba, MemDevice, Op, Status,
 };
-use common::*;
 use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;

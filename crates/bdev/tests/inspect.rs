@@ -1,14 +1,12 @@
 //! Devices that are only looked at: they read as in use, and no medium below them is written.
 
-mod common;
-
+use crate::common::*;
 use bdev::flash_cache::Mode;
 use bdev::{
     BlockDevice, Built, ChecksumOptions, DeviceSpec, EncryptOptions, FlashCacheOptions, Io, KEPT_BYTES_MAX, Lba,
     LegState, MemberState, MirrorOptions, Op, OpenFor, OverlayDevice, ParityOptions, ReadOnlyDevice, Status, UserKey,
     ZoneBandsOptions, ZonedOptions, build, build_for, inspected,
 };
-use common::*;
 use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;

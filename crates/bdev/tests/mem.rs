@@ -1,9 +1,7 @@
 //! A memory device between cores.
 
-mod common;
-
+use crate::common::*;
 use bdev::{Io, Lba, Status};
-use common::*;
 use reactor::SgList;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,12 +1,10 @@
 //! What a mirror promises when legs fail, vanish, return and differ.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Channel, DeviceError, DeviceInfo, Done, ErrorDevice, ErrorRule, Fault, Flags, Io, Lba, LegState,
     LinearDevice, MirrorDevice, MirrorOptions, Op, Status, StripeDevice, When,
 };
-use common::*;
 use reactor::{IoFuture, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,14 +1,12 @@
 //! What a parity device promises when members fail, vanish, return and are replaced.
 
-mod common;
-
+use crate::common::array::*;
+use crate::common::*;
 use MemberState::{Failed, InSync, Rebuilding};
 use bdev::{
     BlockDevice, ChecksumOptions, Delays, DeviceError, DeviceSpec, ErrorDevice, ErrorRule, Extent, Io, Lba, MemDevice,
     MemberState, MirrorOptions, Op, ParityDevice, ParityOptions, Status, When::Nth,
 };
-use common::array::*;
-use common::*;
 use reactor::SgList;
 use std::cell::Cell;
 use std::rc::Rc;

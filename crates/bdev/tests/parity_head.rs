@@ -1,10 +1,8 @@
 //! The head of a parity device: the same on all members in what is read of it, whichever of them is lost.
 
-mod common;
-
+use crate::common::array::*;
+use crate::common::*;
 use bdev::{BlockDevice, ErrorDevice, ErrorRule, Fault, Io, Lba, Op, ParityDevice, ParityOptions, Status};
-use common::array::*;
-use common::*;
 use std::sync::Arc;
 
 #[test]

@@ -1,12 +1,10 @@
 //! Devices made from descriptions.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Built, ChecksumOptions, DeviceInfo, DeviceSpec, EncryptOptions, Extent, Limits, MirrorOptions,
     ParityOptions, UserKey, ZoneBandsOptions, ZonedOptions, build, plan,
 };
-use common::*;
 use std::sync::Arc;
 
 #[test]

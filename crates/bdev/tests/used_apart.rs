@@ -1,13 +1,11 @@
 //! Copies of the legs of a mirror, or of the members of a parity device, that were used apart are never taken for one device; and crashes at
 //! any write of an opening never look like that.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Lba, LegState, MemberState, MirrorDevice, MirrorOptions,
     ParityDevice, ParityOptions, Status,
 };
-use common::*;
 use reactor::{IoFuture, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,12 +1,10 @@
 //! What a zone-bands device promises to a pool: order, limits, and zones that fail alone.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Channel, ErrorDevice, ErrorRule, Fault, Io, Lba, Op, Status, When, Zone, ZoneBandsDefect,
     ZoneBandsDevice, ZoneBandsOptions, ZoneState, ZonedDevice, ZonedOptions,
 };
-use common::*;
 use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;

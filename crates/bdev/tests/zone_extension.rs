@@ -1,12 +1,10 @@
 //! Descriptor extensions of zones: set on empty ones, kept until a reset, whole or not there after a crash.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Channel, DeviceError, DeviceInfo, Done, ErrorDevice, ErrorRule, Fault, Io, Lba, Op, Status, Zone,
     ZoneState, ZonedDevice, ZonedOptions,
 };
-use common::*;
 use reactor::{Buf, IoFuture, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};

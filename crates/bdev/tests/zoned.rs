@@ -1,12 +1,10 @@
 //! The zoned device: what survives, what is refused, what failing media do to it.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, ChangedZones, Channel, Delay, DelayDevice, Delays, DeviceError, ErrorDevice, ErrorRule, Fault, Flags,
     Io, Lba, Op, StatsDevice, Status, When, Zone, ZoneState, ZonedDevice, ZonedOptions,
 };
-use common::*;
 use reactor::{Buf, Reactor, SgList};
 use std::rc::Rc;
 use std::sync::Arc;

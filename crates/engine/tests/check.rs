@@ -1,11 +1,9 @@
 //! Checking pools that are not open: what is sound is called sound, what is damaged is named, and repairs restore copies.
 
-mod common;
-
+use crate::common::disk::Disk;
+use crate::common::tank::*;
+use crate::common::*;
 use bdev::BlockDevice;
-use common::disk::Disk;
-use common::tank::*;
-use common::*;
 use engine::{CheckOptions, CheckReport, Pool, Severity};
 use reactor::{Reactor, ReactorConfig};
 use std::sync::Arc;

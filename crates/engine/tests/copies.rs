@@ -1,11 +1,9 @@
 //! Superblocks, the catalog and the dirty journal: two copies each, of which any valid one has what was acknowledged.
 
-mod common;
-
+use crate::common::reactor;
+use crate::common::store::*;
+use crate::common::tank::Tank;
 use bdev::{Channel, DeviceInfo, Io, Lba, Status};
-use common::reactor;
-use common::store::*;
-use common::tank::Tank;
 use engine::{
     Catalog, CatalogStore, CheckOptions, DirtyJournal, Edit, MetaError, Superblock, SuperblockError, VolumeEntry,
     VolumeState, read_superblocks, wipe_superblocks, write_superblock,

@@ -1,8 +1,6 @@
 //! Extents that trims have emptied piece by piece are given back, as one trim of all of it gives it back; and only such.
 
-mod common;
-
-use common::layered::everywhere;
+use crate::common::layered::everywhere;
 
 #[test]
 fn an_extent_emptied_piece_by_piece_is_given_back_when_it_is_destaged() {

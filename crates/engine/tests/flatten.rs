@@ -1,11 +1,9 @@
 //! Flattening: clones become independent of what they were cloned from, and nothing that is read changes by it.
 
-mod common;
-
+use crate::common::beside::time_beside;
+use crate::common::layered::{Tank, everywhere};
+use crate::common::*;
 use bdev::{BlockDevice, Delay, DelayDevice, Delays, Status};
-use common::beside::time_beside;
-use common::layered::{Tank, everywhere};
-use common::*;
 use engine::{FlattenState, FlattenStatus, Grounds, LogDevice, Pool, PoolDevices, PoolError};
 use reactor::Reactor;
 use std::collections::BTreeMap;

@@ -1,11 +1,9 @@
 //! Giving up a log: what may have been newer in it is an error until it is written again, and nothing stale comes back.
 
-mod common;
-
+use crate::common::disk::Disk;
+use crate::common::tank::*;
+use crate::common::*;
 use bdev::{BlockDevice, Status};
-use common::disk::Disk;
-use common::tank::*;
-use common::*;
 use engine::{
     BlockRange, CheckOptions, ForgetProgress, ForgetSteps, ForgottenLog, Pool, PoolError, PoolVolume, Severity,
     UnfoundBlocks,

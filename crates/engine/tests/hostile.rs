@@ -1,10 +1,8 @@
 //! Flipped bits in every structure that opening and checking read: a clean error or the right bytes, never a panic.
 
-mod common;
-
+use crate::common::tank::*;
+use crate::common::*;
 use base::Rng;
-use common::tank::*;
-use common::*;
 use engine::{CheckOptions, Pool};
 use std::sync::Arc;
 

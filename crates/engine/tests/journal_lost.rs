@@ -1,11 +1,9 @@
 //! A damaged dirty journal beside a log that is damaged or gone: the way out loses all of the shard, and returns nothing stale.
 
-mod common;
-
+use crate::common::disk::Disk;
+use crate::common::tank::*;
+use crate::common::*;
 use bdev::Status;
-use common::disk::Disk;
-use common::tank::*;
-use common::*;
 use engine::{CheckOptions, ForgottenLog, Pool, PoolError};
 
 const REPAIR: CheckOptions = CheckOptions { payloads: false, data: false, repair: true };

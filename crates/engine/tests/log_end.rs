@@ -1,12 +1,10 @@
 //! The end of a log: what rots there or cannot be read is told from what a crash has torn as far as anything says so, and a
 //! pool that needs nothing of it opens.
 
-mod common;
-
+use crate::common::disk::Disk;
+use crate::common::tank::{LOGGED, SEGMENT_BLOCKS, SETTLED, SHARDS, Tank, log_blocks};
+use crate::common::*;
 use bdev::{ErrorDevice, ErrorRule, Fault, Lba, Op, Status};
-use common::disk::Disk;
-use common::tank::{LOGGED, SEGMENT_BLOCKS, SETTLED, SHARDS, Tank, log_blocks};
-use common::*;
 use engine::{LogDevice, OpenOptions, Pool, PoolDevices, PoolError, ShardTuning};
 use reactor::Reactor;
 use std::rc::Rc;

@@ -1,10 +1,8 @@
 //! A log device that refuses writes for a while: writes fail meanwhile, it is said why, and then all is as it was.
 
-mod common;
-
+use crate::common::tank::Tank;
+use crate::common::*;
 use bdev::{BlockDevice, ErrorDevice, ErrorRule, Fault, Op, Status};
-use common::tank::Tank;
-use common::*;
 use engine::{LogDevice, OpenOptions, Pool, PoolDevices, ShardStatus};
 use reactor::Reactor;
 use std::rc::Rc;

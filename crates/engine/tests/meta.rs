@@ -1,10 +1,8 @@
 //! The metadata store on a device in memory: what was checkpointed is found again, what was not is not.
 
-mod common;
-
+use crate::common::reactor;
+use crate::common::store::*;
 use bdev::{Io, Lba, Status};
-use common::reactor;
-use common::store::*;
 use engine::{
     BLOCKS_LOST, Descriptor, HOLE, INHERIT, LOST, LogTail, MAP_PAGE, Meta, MetaError, Object, UNUSABLE, stored_crc,
 };

@@ -1,11 +1,9 @@
 //! Checking two devices that do not belong together as they are: neither is written to, and one finding says what to do next.
 
-mod common;
-
+use crate::common::disk::Disk;
+use crate::common::tank::*;
+use crate::common::*;
 use bdev::BlockDevice;
-use common::disk::Disk;
-use common::tank::*;
-use common::*;
 use engine::{CheckOptions, CheckReport, Finding, ForgottenLog, Holds, Pool, PoolError, PoolVolume, Severity};
 use std::sync::Arc;
 

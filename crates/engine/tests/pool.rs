@@ -1,10 +1,8 @@
 //! Pools under the Linux driver: what a volume must do as a device, what survives closing, what is refused.
 
-mod common;
-
+use crate::common::*;
 use bdev::conformance::{self, Options};
 use bdev::{BlockDevice, Flags, Io, Lba, Op, Status};
-use common::*;
 use engine::{LogDevice, PoolDevices};
 use std::sync::Arc;
 

@@ -1,10 +1,8 @@
 //! What removing a deleted snapshot costs: as little is written as possible, and users go first.
 
-mod common;
-
+use crate::common::beside::time_beside;
+use crate::common::*;
 use bdev::{BlockDevice, Status};
-use common::beside::time_beside;
-use common::*;
 use engine::Pool;
 use reactor::Reactor;
 use std::rc::Rc;

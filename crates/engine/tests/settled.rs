@@ -1,9 +1,7 @@
 //! Reads of blocks that are on the capacity device alone, with fewer map pages in memory than extents in use.
 
-mod common;
-
+use crate::common::{mem, one, options, reactor, read, write};
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, Status};
-use common::{mem, one, options, reactor, read, write};
 use engine::{LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
 use reactor::sync::Notify;
 use reactor::{IoFuture, Reactor};

@@ -1,12 +1,10 @@
 //! Shaped pools under the Linux driver: a volume is a device like any other while its blocks move from band to band.
 
-mod common;
-
+use crate::common::disk::Disk;
+use crate::common::*;
 use base::Rng;
 use bdev::conformance::{self, Options};
 use bdev::{BlockDevice, Status};
-use common::disk::Disk;
-use common::*;
 use engine::layout::CreateOptions;
 use engine::{CheckOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
 use reactor::{Reactor, ReactorConfig};

@@ -1,10 +1,8 @@
 //! Snapshots and clones: what they show, what they take, what becomes of it when they go.
 
-mod common;
-
+use crate::common::layered::{Tank, everywhere};
+use crate::common::*;
 use bdev::{BlockDevice, Status};
-use common::layered::{Tank, everywhere};
-use common::*;
 use engine::ChangeKind;
 
 #[test]

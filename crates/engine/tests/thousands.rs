@@ -1,10 +1,8 @@
 //! Thousands of snapshots: what is done for one of them does not grow with their number. Counted in bytes of the catalog that are
 //! written, and not in time.
 
-mod common;
-
+use crate::common::*;
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, Op, Status};
-use common::*;
 use engine::{
     Catalog, CatalogStore, CheckOptions, CreateOptions, Edit, LogDevice, Pool, PoolDevices, PoolError, Superblock,
     VolumeEntry, VolumeState,

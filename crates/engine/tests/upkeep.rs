@@ -1,10 +1,8 @@
 //! What an operator does with an open pool: growing it and scrubbing it.
 
-mod common;
-
+use crate::common::tank::*;
+use crate::common::*;
 use bdev::{BlockDevice, Status};
-use common::tank::*;
-use common::*;
 use engine::{BadRun, OpenOptions, Pool, ShardTuning};
 use std::sync::Arc;
 

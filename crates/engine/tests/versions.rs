@@ -1,10 +1,8 @@
 //! Pools over devices that keep more than one version of their blocks: what rots in one of them is read from another, and
 //! written anew.
 
-mod common;
-
+use crate::common::{mem, one, open, options, reactor, read, shaped, write};
 use bdev::{BlockDevice, Io, Lba, MirrorDevice, MirrorOptions, ParityDevice, ParityOptions, Status};
-use common::{mem, one, open, options, reactor, read, shaped, write};
 use engine::{CheckOptions, CreateOptions, LogDevice, Pool, PoolDevices, ScrubStatus, ShardStatus};
 use reactor::Reactor;
 use std::rc::Rc;

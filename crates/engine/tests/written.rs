@@ -1,10 +1,8 @@
 //! What a pool says that it has written to its devices, stream by stream, is what these got.
 
-mod common;
-
+use crate::common::*;
 use base::Rng;
 use bdev::{BlockDevice, Op, StatsDevice, Status};
-use common::*;
 use engine::{CreateOptions, LogDevice, Pool, PoolDevices, WriteStreams};
 use reactor::Reactor;
 use std::rc::Rc;

@@ -1,8 +1,6 @@
 //! A door as a guest and its front end meet it.
 
-mod common;
-
-use common::{EVENT_IDX, Guest, Host, Ram, Wish, memory_device, until};
+use crate::common::{EVENT_IDX, Guest, Host, Ram, Wish, memory_device, until};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use vhost::VhostBackend;

@@ -1,8 +1,6 @@
 //! Guests that write anything into their queues: requests fail, queues stop, the door and its reactors go on.
 
-mod common;
-
-use common::{ENTRIES, Guest, Host, MEMORY_BYTES, Wish, memory_device, until};
+use crate::common::{ENTRIES, Guest, Host, MEMORY_BYTES, Wish, memory_device, until};
 use proptest::prelude::*;
 use vhost_door::chain::{Chain, ChainError, DESCRIPTORS_MAX, INDIRECT, NEXT, WRITE};
 use vhost_door::memory::Memory;

@@ -1,11 +1,7 @@
 //! libblkio on a door.
 
-#[allow(dead_code, reason = "each test file uses its part")]
-mod blkio_client;
-mod common;
-
-use blkio_client::{Client, use_everything};
-use common::{Host, memory_device, until};
+use crate::blkio_client::{Client, use_everything};
+use crate::common::{Host, memory_device, until};
 
 #[test]
 fn libblkio_uses_a_door_for_all_that_it_can_do() {

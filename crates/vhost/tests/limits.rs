@@ -1,8 +1,6 @@
 //! What one guest may take: what is advertised is enforced, and what is more waits in its queue.
 
-mod common;
-
-use common::{Guest, Host, Stuck, Wish, memory_device, until};
+use crate::common::{Guest, Host, Stuck, Wish, memory_device, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vhost_door::chain::{NEXT, WRITE};

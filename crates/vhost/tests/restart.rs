@@ -1,8 +1,6 @@
 //! A daemon that is gone with requests under way: the next one carries them out, each once.
 
-mod common;
-
-use common::{Guest, Host, Stuck, Wish, memory_device, until};
+use crate::common::{Guest, Host, Stuck, Wish, memory_device, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vhost::VhostBackend;
@@ -79,7 +77,7 @@ fn an_area_that_makes_no_sense_is_refused_or_followed_within_its_bounds() {
     use std::os::unix::fs::FileExt;
     // Version 1 of a queue with as many entries, everything else at its worst.
     let mut bytes = vec![0xff; area.0.mmap_size as usize];
-    bytes[8..12].copy_from_slice(&[1, 0, common::ENTRIES as u8, 0]);
+    bytes[8..12].copy_from_slice(&[1, 0, crate::common::ENTRIES as u8, 0]);
     area.1.write_all_at(&bytes, 0).unwrap();
     let wish = Wish { area: Some((area.0, area.1.try_clone().unwrap())), ..Wish::default() };
     // All its entries are said to be under way, and their chains are empty: the queue stops.
@@ -95,13 +93,13 @@ fn an_area_larger_than_the_ring_starts_it_unless_it_notes_what_the_ring_cannot_h
     use std::os::unix::fs::FileExt;
     let host = Host::new(memory_device(4));
     let mut guest = Guest::connect(&host.socket(), Wish { queues: 0, ..Wish::default() });
-    let area = guest.new_area_of(1, 2 * common::ENTRIES);
+    let area = guest.new_area_of(1, 2 * crate::common::ENTRIES);
     drop(guest);
     let wish = || Wish { area: Some((area.0, area.1.try_clone().unwrap())), ..Wish::default() };
     let mut guest = Guest::connect(&host.socket(), wish());
     assert_eq!(guest.ask(0, request::FLUSH, 0, &[], 0).status, status::OK);
     guest.front.get_vring_base(0).unwrap();
-    area.1.write_all_at(&[1], 16 + u64::from(common::ENTRIES) * 16).unwrap();
+    area.1.write_all_at(&[1], 16 + u64::from(crate::common::ENTRIES) * 16).unwrap();
     assert!(guest.front.set_vring_kick(0, &guest.rings[0].kick).is_err(), "the queue is refused");
     drop(guest);
     let mut next = Guest::connect(&host.socket(), Wish::default());

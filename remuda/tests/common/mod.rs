@@ -1,5 +1,4 @@
 //! Runs the program and nodes of it in temporary directories.
-#![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod pools;
 

@@ -1,12 +1,14 @@
 //! `cargo xtask tidy`: the rules of the source tree that neither the compiler nor clippy knows.
 //!
 //! * [`arrows`]: which crate may depend on which, the licence, and which crate roots may do without `forbid(unsafe_code)`;
+//! * [`orphans`]: tests that no program has;
 //! * [`rules`]: what a source file may say: the operating system, `unwrap`, `unsafe` without a reason, its length;
 //! * [`scan`]: source text split into code and comments, with the tests marked.
 //!
 //! An exception is a line in a table here with its reason, never a comment in the code it excuses.
 
 mod arrows;
+mod orphans;
 mod rules;
 mod scan;
 
@@ -65,6 +67,7 @@ pub fn run() -> Result<()> {
         }
     }
     findings.extend(arrows::check_roots(&packages, &files));
+    findings.extend(orphans::check(&files));
     findings.extend(rules::check(&files));
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
         if !run::root().join(name).exists() {

@@ -1,5 +1,5 @@
 //! A virtual machine without one: memory in a file, virtqueues in it, and rust-vmm's front end to talk to a door.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "an example uses it too, and the rest of it")]
 
 use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, Io, MemDevice, Op};
 use reactor::linux::{Runtime, RuntimeConfig};

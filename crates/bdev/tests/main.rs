@@ -1,0 +1,18 @@
+//! Devices of each kind, by what any caller sees of them.
+
+mod checksum;
+mod common;
+mod conformance;
+mod crypto_erase;
+mod filters;
+mod flash_cache;
+mod inspect;
+mod mem;
+mod mirror;
+mod parity;
+mod parity_head;
+mod spec;
+mod used_apart;
+mod zone_bands;
+mod zone_extension;
+mod zoned;
