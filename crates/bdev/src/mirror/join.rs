@@ -110,6 +110,7 @@ impl Inner {
             meta.pages.len()
         };
         shared.legs[leg].slot_first.store(seen.slot_first, Release);
+        shared.legs[leg].generation.store(seen.generation(), Release);
         for word in &shared.regions {
             if full {
                 word.fetch_or(DIRTY | NEEDS_SYNC, AcqRel);

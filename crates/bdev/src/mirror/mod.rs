@@ -118,6 +118,8 @@ struct Leg {
     joins: AtomicU32,
     /// The superblock slot to write first; only its first value may differ from zero. Written with the metadata turn held.
     slot_first: AtomicU64,
+    /// The last generation that it is known to have. Written with the metadata turn held.
+    generation: AtomicU64,
     state: AtomicU8,
     read_errors: AtomicU64,
     repairs: AtomicU64,
@@ -252,6 +254,7 @@ impl MirrorDevice {
         let device = MirrorDevice { shared: Arc::new(assemble(name, legs, &present, superblock, pages)) };
         for (leg, seen) in device.shared.legs.iter().zip(&seen) {
             leg.slot_first.store(seen.slot_first, Release);
+            leg.generation.store(seen.generation(), Release);
         }
         device.begin(reactor, channels, fresh).await?;
         device.count_repaired_slots(&seen);
@@ -388,6 +391,11 @@ struct Unfit {
 impl Seen {
     fn absent() -> Seen {
         Seen { superblock: None, blank: false, slot_first: 0, damaged: 0, unfit: None }
+    }
+
+    /// Of its superblock; 0 without one.
+    fn generation(&self) -> u64 {
+        self.superblock.as_ref().map_or(0, |own| own.generation)
     }
 
     fn unfit(why: String, lacks_room: bool) -> Seen {
@@ -650,6 +658,7 @@ fn assemble(
         device: device.map_or_else(OnceLock::new, OnceLock::from),
         joins: AtomicU32::new(0),
         slot_first: AtomicU64::new(0),
+        generation: AtomicU64::new(0),
         state: AtomicU8::new(record.state.code()),
         read_errors: AtomicU64::new(0),
         repairs: AtomicU64::new(0),

@@ -105,7 +105,8 @@ impl Inner {
     }
 
     /// Writes the superblock of a new generation to all active legs; those that refuse are called failed in the next.
-    /// The caller has the turn.
+    /// Those that are behind come first, so that of two none is ever more than one generation behind, however many crashes come in
+    /// between. The caller has the turn.
     pub(super) async fn write_superblocks(&self) -> Result<(), Status> {
         let shared = &self.shared;
         loop {
@@ -115,11 +116,15 @@ impl Inner {
                 meta.superblock.clone()
             };
             let (mut failed, mut status) = (LegSet::new(), Status::Ok);
-            for leg in shared.active() {
+            let mut legs = shared.active();
+            legs.sort_by_key(|leg| shared.legs[*leg].generation.load(Acquire));
+            for leg in legs {
                 let first = shared.legs[leg].slot_first.swap(0, AcqRel);
                 if let Err(why) = self.slots(leg).write(first, &superblock.encode(leg)).await {
                     failed.push(leg);
                     status = why;
+                } else {
+                    shared.legs[leg].generation.store(superblock.generation, Release);
                 }
             }
             if failed.is_empty() {

@@ -72,6 +72,7 @@ impl ParityDevice {
         }
         let before = shared.members[member].take_in(Some(device));
         shared.members[member].slot_first.store(seen.slot_first, Release);
+        shared.members[member].generation.store(seen.generation(), Release);
         shared.rebuilt_rows.store(0, Release);
         *shared.halted.lock().expect("nothing panics while holding a reason") = None;
         inner.set_state(member, MemberState::Rebuilding);

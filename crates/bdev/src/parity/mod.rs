@@ -175,6 +175,8 @@ struct Member {
     joins: AtomicU32,
     /// The superblock slot to write first; only its first value may differ from zero. Written with the metadata turn held.
     slot_first: AtomicU64,
+    /// The last generation that it is known to have. Written with the metadata turn held.
+    generation: AtomicU64,
     /// Locked for copies only.
     older: Mutex<Option<OlderCopy>>,
     state: AtomicU8,

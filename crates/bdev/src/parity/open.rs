@@ -93,6 +93,11 @@ impl Seen {
     fn absent() -> Seen {
         Seen { superblock: None, blank: false, slot_first: 0, damaged: 0, unfit: None }
     }
+
+    /// Of its superblock; 0 without one.
+    pub(super) fn generation(&self) -> u64 {
+        self.superblock.as_ref().map_or(0, |own| own.generation)
+    }
 }
 
 impl ParityDevice {
@@ -170,6 +175,7 @@ impl ParityDevice {
         let device = ParityDevice { shared: Arc::new(assemble(name, members, &present, superblock, options)) };
         for (index, (member, seen)) in device.shared.members.iter().zip(&seen).enumerate() {
             member.slot_first.store(seen.slot_first, Release);
+            member.generation.store(seen.generation(), Release);
             let generation = seen.superblock.as_ref().map_or(newest, |own| own.generation);
             let is_in_sync = device.shared.state(index) == MemberState::InSync;
             member.set_older((!is_in_sync && generation < newest).then_some(OlderCopy { generation, newest }));
@@ -460,6 +466,7 @@ fn assemble(
         device: Mutex::new(device),
         joins: AtomicU32::new(0),
         slot_first: AtomicU64::new(0),
+        generation: AtomicU64::new(0),
         older: Mutex::new(None),
         state: AtomicU8::new(record.state.code()),
         read_errors: AtomicU64::new(0),

@@ -69,7 +69,8 @@ impl Inner {
     }
 
     /// Writes the superblock of a new generation to all members in use; one that refuses is called failed in the next, if
-    /// it can be done without. The caller has the turn.
+    /// it can be done without. Those that are behind come first, so that none of them is ever more than one generation behind the
+    /// others together, however many crashes come in between. The caller has the turn.
     pub(super) async fn write_superblocks(&self) -> Result<(), Status> {
         let shared = &self.shared;
         // Before anything: that we have none is no member's fault.
@@ -81,11 +82,15 @@ impl Inner {
                 superblock.clone()
             };
             let (mut refused, mut status) = (MemberSet::new(), Status::Ok);
-            for member in shared.active() {
+            let mut members = shared.active();
+            members.sort_by_key(|member| shared.members[*member].generation.load(Acquire));
+            for member in members {
                 let first = shared.members[member].slot_first.swap(0, AcqRel);
                 if let Err(why) = self.slots(member).write_with(first, &superblock.encode(member), &mut buf).await {
                     refused.push(member);
                     status = why;
+                } else {
+                    shared.members[member].generation.store(superblock.generation, Release);
                 }
             }
             if refused.is_empty() {
