@@ -24,6 +24,7 @@ mod gc;
 pub(crate) mod heat;
 mod house;
 mod index;
+mod knock;
 mod lacks;
 mod lineage;
 mod locks;
