@@ -219,7 +219,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 38] = [
+const SHARD_SERIES: [ShardSeries; 39] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -275,6 +275,9 @@ const SHARD_SERIES: [ShardSeries; 38] = [
     ("remuda_pool_lost_blocks_total", "counter", "Blocks that were lost.", |shard| shard.lost_blocks),
     ("remuda_pool_healed_blocks_total", "counter", "Damaged blocks written anew from another version.", |shard| {
         shard.healed_blocks
+    }),
+    ("remuda_pool_damaged_headers_total", "counter", "Damaged headers of stripes that scrubs found in use.", |shard| {
+        shard.damaged_headers
     }),
     ("remuda_pool_waiting_writes", "gauge", "Writes waiting for room in the log.", |shard| shard.waiting_writes),
     ("remuda_pool_waits_total", "counter", "Writes that had to wait for room in the log.", |shard| shard.waits),

@@ -60,7 +60,8 @@ pub use pool::{
 pub use shard::heat::{Heat, PERCENT_MAX as REINSERTION_PERCENT_MAX};
 pub use shard::log_policy;
 pub use shard::{
-    BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks, SCRUB_FINDINGS_MAX, ScrubStatus, ShardRecovery, ShardTuning,
+    BAD_HEADERS_MAX, BadHeader, BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks, SCRUB_FINDINGS_MAX,
+    ScrubStatus, ShardRecovery, ShardTuning,
 };
 pub use status::{BandStatus, CapacityStreams, LogStreams, PoolStatus, ShardStatus, WriteStreams};
 pub use stream::{

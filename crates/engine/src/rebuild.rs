@@ -291,11 +291,11 @@ impl Rebuild {
 
     /// Whether a block is what the header of its stripe says.
     async fn is_right(&mut self, at: BandAt) -> Result<bool, Failed> {
-        let Some((header, _)) = self.stripe_of(at) else { return Ok(false) };
+        let Some((header, sequence)) = self.stripe_of(at) else { return Ok(false) };
         let right = match self.right.get(&header) {
             Some(right) => *right,
             None => {
-                let right = self.verify(header).await?;
+                let right = self.verify(header, sequence).await?;
                 self.right.insert(header, right);
                 right
             }
@@ -304,9 +304,9 @@ impl Rebuild {
         Ok(right.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1))
     }
 
-    async fn verify(&self, header: BandAt) -> Result<[u64; 4], Failed> {
+    async fn verify(&self, header: BandAt, sequence: u64) -> Result<[u64; 4], Failed> {
         let mut right = [0; 4];
-        let Some(stripe) = self.bands.stripe_at(header).await.map_err(of_bands)? else { return Ok(right) };
+        let Some(stripe) = self.bands.stripe_at(header, sequence).await.map_err(of_bands)? else { return Ok(right) };
         let crcs: Vec<u32> = stripe.entries().map(|(_, entry)| entry.crc).collect();
         let bytes = match self.media.read_bytes(self.bands.device_block(header) + 1, crcs.len()).await {
             Ok(bytes) => bytes,

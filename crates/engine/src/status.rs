@@ -107,6 +107,8 @@ pub struct ShardStatus {
     pub rescued_blocks: u64,
     /// Blocks that are lost.
     pub lost_blocks: u64,
+    /// Damaged headers of stripes that scrubs have found, while blocks were in use there.
+    pub damaged_headers: u64,
     /// Writes that wait for room in the log.
     pub waiting_writes: usize,
     /// Writes that ever had to.
@@ -293,6 +295,7 @@ impl ShardStatus {
             dirty_slices: shard.dirty_slices(),
             corrupt_blocks: counters.corrupt_blocks.get(),
             healed_blocks: counters.healed_blocks.get(),
+            damaged_headers: counters.damaged_headers.get(),
             rescued_blocks: counters.rescued_blocks.get(),
             lost_blocks: counters.lost_blocks.get(),
             waiting_writes,

@@ -91,6 +91,28 @@ fn when_the_log_device_takes_writes_again_so_does_the_pool() {
 }
 
 #[test]
+fn a_pool_finds_out_by_itself_that_its_log_device_takes_writes_again() {
+    both(|tank| async move {
+        let rig = Rig::new(&tank).await;
+        assert_eq!(rig.write(1, 1).await, Status::Ok);
+        let (whole, free) = (rig.log().await, free_extents(&rig).await);
+        rig.refuse(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::NoSpace))]);
+        while rig.write(2, 2).await != Status::NoSpace {}
+        rig.reactor.sleep_ns(10_000 * MS).await;
+        assert!(rig.log().await.2, "it is still refused");
+        rig.refuse(&[]);
+        rig.reactor.sleep_ns(3_000 * MS).await;
+        assert_eq!((rig.log().await, free_extents(&rig).await), (whole, free));
+        assert_eq!(rig.write(2, 3).await, Status::Ok);
+        rig.pool.close(&rig.reactor).await;
+    });
+}
+
+async fn free_extents(rig: &Rig) -> u64 {
+    rig.shards().await.iter().map(|shard| u64::from(shard.free_extents)).sum()
+}
+
+#[test]
 fn writes_wait_for_a_log_device_that_refuses_some() {
     both(|tank| async move {
         let rig = Rig::new(&tank).await;

@@ -3,7 +3,7 @@
 use crate::common::tank::*;
 use crate::common::*;
 use bdev::{BlockDevice, Status};
-use engine::{BadRun, OpenOptions, Pool, ShardTuning};
+use engine::{BadRun, CheckOptions, OpenOptions, Pool, ScrubStatus, ShardTuning};
 use std::sync::Arc;
 
 #[test]
@@ -141,6 +141,74 @@ fn a_scrub_names_who_shows_what_a_snapshot_has_and_is_bad() {
         let (own, clone) = (bad(layer("v"), 1, Some(snapshot)), bad(layer("c"), 2, Some(snapshot)));
         assert_eq!(scrub.bad, [bad(snapshot, 2, None), own, clone]);
         assert_eq!(scrub.corrupt_blocks, 2, "what is shown counts once");
+        pool.close(&tank.reactor).await;
+    });
+}
+
+async fn scrubbed(tank: &Tank, pool: &Pool) -> Vec<ScrubStatus> {
+    pool.scrub(&tank.reactor, u64::MAX).await;
+    loop {
+        let shards = pool.status(&tank.reactor).await.shards;
+        if shards.iter().all(|shard| !shard.scrub.running) {
+            return shards.into_iter().map(|shard| shard.scrub).collect();
+        }
+        tank.reactor.yield_now().await;
+    }
+}
+
+#[test]
+fn what_is_in_use_behind_damaged_headers_is_named_and_a_scrub_writes_it_anew() {
+    let reactor = reactor();
+    let tank = Tank::shaped(&reactor, 48);
+    reactor.block_on(async move {
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        for block in SETTLED {
+            tank.write(&volume, block, 1).await;
+        }
+        pool.settle(&tank.reactor).await.unwrap();
+        pool.close(&tank.reactor).await;
+        let is_header = |(_, bytes): &(u64, Arc<Vec<u8>>)| bytes.starts_with(b"RMST");
+        let headers: Vec<u64> = tank.capacity.image().into_iter().filter(is_header).map(|(block, _)| block).collect();
+        headers.iter().for_each(|block| tank.capacity.flip(*block, 99));
+        let (data, repair) = (CheckOptions { data: true, ..Default::default() }, true);
+        for options in [data, CheckOptions { repair, ..data }] {
+            let report = tank.check(options).await;
+            let found: Vec<String> = report.findings.iter().map(|finding| finding.to_string()).collect();
+            // One in each shard: another one has nothing in use any more.
+            assert_eq!((found.len(), report.counts.damaged_headers), (2, 2), "{found:?}");
+            assert_eq!((report.counts.stripes, report.counts.data_blocks), (0, SETTLED.len() as u64));
+            let is_named = |text: &String| headers.iter().any(|block| text.contains(&format!("(block {block})")));
+            assert!(found.iter().all(is_named), "{found:?}");
+            assert!(found.iter().all(|text| text.contains("blocks in use") && text.contains("scrub")), "{found:?}");
+        }
+        let pool = tank.open().await.unwrap();
+        let scrubs = scrubbed(&tank, &pool).await;
+        let sum = |of: fn(&ScrubStatus) -> u64| scrubs.iter().map(of).sum::<u64>();
+        assert_eq!(sum(|scrub| scrub.damaged_headers), 2);
+        assert_eq!(sum(|scrub| scrub.rewritten_blocks), SETTLED.len() as u64);
+        assert_eq!((sum(|scrub| scrub.good_headers), sum(|scrub| scrub.corrupt_blocks)), (0, 0));
+        let listed = scrubs.iter().flat_map(|scrub| &scrub.bad_headers);
+        assert!(listed.clone().all(|header| header.in_use == header.rewritten && !header.in_one_version));
+        assert_eq!(listed.map(|header| header.in_use as usize).sum::<usize>(), SETTLED.len());
+        let counted: u64 = pool.status(&tank.reactor).await.shards.iter().map(|shard| shard.damaged_headers).sum();
+        assert_eq!(counted, 2);
+        pool.settle(&tank.reactor).await.unwrap();
+        for scrub in scrubbed(&tank, &pool).await {
+            assert_eq!((scrub.damaged_headers, scrub.rewritten_blocks, scrub.bad_headers.len()), (0, 0, 0));
+        }
+        pool.close(&tank.reactor).await;
+        let report = tank.check(data).await;
+        assert!(report.findings.is_empty() && report.counts.stripes > 0, "{report:?}");
+        // All of it is found without the log device.
+        let tank = Tank { log: common::disk::Disk::new("new-log", SHAPED_LOG_BLOCKS), ..tank };
+        let done = Pool::forget_log(&tank.reactor, &tank.devices(), false, &Default::default()).await.unwrap();
+        assert_eq!((done.slices, done.unfound), (0, Some(Vec::new())));
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        for block in SETTLED {
+            assert_eq!(tank.read(&volume, block).await, Ok(1), "block {block}");
+        }
         pool.close(&tank.reactor).await;
     });
 }

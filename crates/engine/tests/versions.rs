@@ -92,6 +92,23 @@ impl Stack {
         found
     }
 
+    /// Flips a bit of each header of a stripe on a device below; how many there were.
+    async fn rot_headers(&self, below: usize) -> u64 {
+        let device = &self.below[below];
+        let channel = device.open_channel(&self.reactor).unwrap();
+        let mut found = 0;
+        for lba in 0..device.info().blocks {
+            let buf = self.reactor.pool().alloc(device.info().block_size as usize).await;
+            let mut io = channel.submit(Io::read(Lba(lba), 1, one(buf))).await.io;
+            if io.bufs[0].as_slice().starts_with(b"RMST") {
+                io.bufs[0].as_mut_slice()[100] ^= 0x20;
+                assert_eq!(channel.submit(Io::write(Lba(lba), 1, io.bufs)).await.status, Status::Ok);
+                found += 1;
+            }
+        }
+        found
+    }
+
     /// Every block reads as it was written, however often: legs take turns.
     async fn expect_all(&self, volume: &Arc<dyn BlockDevice>) {
         for block in 0..BLOCKS {
@@ -190,6 +207,38 @@ fn a_scrub_heals_what_nobody_reads() {
             },
         );
     }
+}
+
+#[test]
+fn a_header_that_rots_on_one_leg_is_read_from_the_other_and_a_scrub_writes_anew_what_it_speaks_for() {
+    with(
+        |reactor| async move { Stack::mirror(&reactor, 4096).await },
+        |stack| async move {
+            let (pool, volume) = stack.filled(true).await;
+            drop(volume);
+            pool.close(&stack.reactor).await;
+            let headers = stack.rot_headers(0).await;
+            assert!(headers > 0);
+            let options = CheckOptions { data: true, ..CheckOptions::default() };
+            let report = Pool::check(&stack.reactor, &stack.devices.capacity, Some(&stack.devices.log), options).await;
+            let report = report.unwrap();
+            assert_eq!((report.counts.damaged_headers, report.counts.stripes), (headers, headers));
+            let is_told = |finding: &engine::Finding| finding.meaning.contains("right in another");
+            assert!(report.findings.iter().all(is_told), "{report:?}");
+            // The index is built anew by the other leg's.
+            let log = LogDevice::Block(mem("new log", 4096, 8 << 20));
+            let devices = PoolDevices { log, capacity: stack.devices.capacity.clone() };
+            let done = Pool::forget_log(&stack.reactor, &devices, false, &Default::default()).await.unwrap();
+            assert_eq!((done.slices, done.unfound), (0, Some(Vec::new())));
+            let stack = Stack { devices: devices.clone(), ..stack };
+            let pool = open(stack.reactor.clone(), devices).await.unwrap();
+            let scrub = stack.scrub(&pool).await;
+            assert_eq!((scrub.damaged_headers, scrub.rewritten_blocks), (headers, BLOCKS as u64));
+            assert!(scrub.bad_headers.iter().all(|header| header.in_one_version && header.in_use == header.rewritten));
+            assert_eq!((scrub.healed_blocks, scrub.corrupt_blocks), (0, 0));
+            stack.expect_whole(pool).await;
+        },
+    );
 }
 
 #[test]

@@ -439,6 +439,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::RestForGood => Some(Defect::RestForGood),
         Mutation::OneVersion => Some(Defect::OneVersion),
         Mutation::TrustVersion => Some(Defect::TrustVersion),
+        Mutation::SkipHeaders => Some(Defect::SkipHeaders),
         Mutation::MiscountWrites => Some(Defect::MiscountWrites),
         Mutation::MiscountBand => Some(Defect::MiscountBand),
         Mutation::PlaceTwice => Some(Defect::PlaceTwice),

@@ -31,7 +31,7 @@ use crate::hot_pool::{CAPACITY, Plan, create, defect_of, view};
 use crate::sides::{self, Side, Sides};
 use base::Rng;
 use bdev::BlockDevice;
-use engine::{CheckOptions, Pool, PoolDevices, PoolError, WriteStreams};
+use engine::{CheckOptions, Pool, PoolDevices, PoolError, ScrubStatus, WriteStreams};
 use reactor::Reactor;
 use sim::{Crash, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
@@ -267,7 +267,8 @@ impl Stage {
             reactor.sleep_ns(1_000_000).await;
             scrubs = completed(&pool).await;
         }
-        let bad = scrubs.iter().find(|scrub| scrub.completed == 0 || scrub.corrupt_blocks + scrub.lost_blocks > 0);
+        let found = |scrub: &ScrubStatus| scrub.corrupt_blocks + scrub.lost_blocks + scrub.damaged_headers;
+        let bad = scrubs.iter().find(|scrub| scrub.completed == 0 || found(scrub) > 0);
         self.expect(bad.is_none(), || format!("a scrub where nothing is wrong: {bad:?}"));
         let settled = pool.settle(&reactor).await;
         self.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));

@@ -4,7 +4,7 @@
 use crate::hot_pool::{EXTENT_BLOCKS, Plan};
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op, Status};
-use engine::Pool;
+use engine::{Pool, ScrubStatus};
 use reactor::{Reactor, SgList};
 use sim::oracle::{fill_cell, read_cell};
 use sim::{Handle, NodeId};
@@ -188,6 +188,27 @@ impl Hands {
         let problem = audit.as_ref().map_or(None, |audit| audit.problems.first());
         self.expect(problem.is_none() && audit.is_ok(), || format!("the audit finds: {audit:?}"));
         self.audit_places().await;
+    }
+
+    /// What a scrub of all shards finds.
+    pub(crate) async fn scrub(&self) -> ScrubStatus {
+        self.pool.scrub(&self.reactor, u64::MAX).await;
+        loop {
+            let shards = self.pool.status(&self.reactor).await.shards;
+            if shards.iter().any(|shard| shard.scrub.running) {
+                self.reactor.sleep_ns(1_000_000).await;
+                continue;
+            }
+            return shards.into_iter().fold(ScrubStatus::default(), |mut sum, shard| {
+                sum.healed_blocks += shard.scrub.healed_blocks;
+                sum.corrupt_blocks += shard.scrub.corrupt_blocks;
+                sum.lost_blocks += shard.scrub.lost_blocks;
+                sum.damaged_headers += shard.scrub.damaged_headers;
+                sum.bad.extend(shard.scrub.bad);
+                sum.bad_headers.extend(shard.scrub.bad_headers);
+                sum
+            });
+        }
     }
 
     /// In a shaped pool, map pages and bands say the same of where blocks are.

@@ -135,6 +135,7 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-forget", Mutation::RetireEarly),
         ("shaped-pool-forget", Mutation::SkipShadow),
         ("shaped-pool-forget", Mutation::SkipJournal),
+        ("shaped-pool-forget", Mutation::SkipHeaders),
         ("hot-pool-rot", Mutation::SkipVerify),
         ("hot-pool-rot", Mutation::ForgetEnd),
         ("hot-pool-images", Mutation::SkipFence),

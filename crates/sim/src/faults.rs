@@ -289,6 +289,8 @@ pub enum Mutation {
     OneVersion,
     /// A scenario's own defect: the engine takes another version of a damaged block without a look at its checksum.
     TrustVersion,
+    /// A scrub does not read the headers of stripes.
+    SkipHeaders,
     /// A scenario's own defect: the engine leaves its dirty journals out of what it says that it has written.
     MiscountWrites,
     /// A scenario's own defect: the engine does not count some blocks that die in a band.
@@ -327,7 +329,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 76] = [
+    pub const ALL: [Mutation; 77] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -387,6 +389,7 @@ impl Mutation {
         Mutation::RestForGood,
         Mutation::OneVersion,
         Mutation::TrustVersion,
+        Mutation::SkipHeaders,
         Mutation::MiscountWrites,
         Mutation::MiscountBand,
         Mutation::PlaceTwice,

@@ -3,7 +3,7 @@
 use super::exit::{Exit, Failure};
 use super::{Context, output, poll, understood};
 use crate::node::pool_check::{CheckProgress, CheckView, Checked, Verdict, check_on};
-use crate::node::pool_view::{PoolView, ScrubState, ScrubView};
+use crate::node::pool_view::{BadHeaderView, PoolView, ScrubState, ScrubView};
 use crate::node::{ForgetLogProgress, LogLoss, Opener, UnfoundView};
 use crate::offline::{Offline, RestingDevices, RestingPool};
 use base::ByteSize;
@@ -192,6 +192,13 @@ fn check_text(report: &CheckView, repair: bool) -> String {
             count("lost_blocks")
         ));
     }
+    if count("stripes") != "0" || count("damaged_headers") != "0" {
+        lines.push(format!(
+            "{} headers of stripes are good, {} are damaged while blocks are in use there",
+            count("stripes"),
+            count("damaged_headers")
+        ));
+    }
     lines.push(match report.verdict {
         Verdict::Clean => format!("{name} is clean"),
         Verdict::Repaired => format!("{name} was repaired"),
@@ -235,6 +242,12 @@ pub fn scrub_line(scrub: &ScrubView) -> String {
         _ => format!("{} blocks corrupt, {} lost", scrub.corrupt_blocks, scrub.lost_blocks),
     };
     let bad = if scrub.healed_blocks > 0 { format!("{bad}, {} healed", scrub.healed_blocks) } else { bad };
+    let bad = match scrub.damaged_headers {
+        0 => bad,
+        headers => {
+            format!("{bad}, {headers} headers of stripes damaged ({} blocks written anew)", scrub.rewritten_blocks)
+        }
+    };
     match scrub.state {
         ScrubState::None => "none since the pool was opened".to_string(),
         ScrubState::Running => format!("running, {share:.1} % passed, {read} good, {bad}"),
@@ -257,6 +270,17 @@ fn scrub_text(name: &str, scrub: &ScrubView) -> String {
     }
     if scrub.bad_left_off > 0 {
         text += &format!("\n  and {} blocks that are not listed", output::count(scrub.bad_left_off));
+    }
+    for header in scrub.bad_headers.iter().take(BAD_SHOWN_MAX) {
+        let BadHeaderView { shard, band, first, blocks, in_use, rewritten, in_one_version } = header;
+        let what = if *in_one_version { "damaged in one version of the device" } else { "damaged" };
+        text += &format!(
+            "\n  shard {shard}, band {band}, blocks {first} to {}: header {what}; of {in_use} blocks in use {rewritten} were written anew",
+            first + blocks - 1
+        );
+    }
+    if scrub.damaged_headers > BAD_SHOWN_MAX as u64 {
+        text += "\n  and further headers: --json has more of them";
     }
     if !scrub.bad.is_empty() {
         text += "\nrestore these blocks from a copy; writing them mends them, each volume by itself: a snapshot keeps what it has";

@@ -123,6 +123,8 @@ impl CheckView {
                 "corrupt_blocks": counts.corrupt_blocks,
                 "lost_blocks": counts.lost_blocks,
                 "healable_blocks": counts.healable_blocks,
+                "stripes": counts.stripes,
+                "damaged_headers": counts.damaged_headers,
             }),
         }
     }

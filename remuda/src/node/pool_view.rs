@@ -8,7 +8,7 @@ use super::state::Origin;
 use super::view::FlashCacheView;
 use crate::config::{LogDef, PoolDef};
 use bdev::BlockDevice;
-use engine::{BadRun, EXTENT_BLOCKS, Pool, PoolLayout, PoolStatus, PoolVolume, Shape, ShardStatus};
+use engine::{BadHeader, BadRun, EXTENT_BLOCKS, Pool, PoolLayout, PoolStatus, PoolVolume, Shape, ShardStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -192,6 +192,15 @@ pub struct ScrubView {
     /// Blocks of 4 KiB that were damaged in one version of the device and were written anew from another.
     #[serde(default)]
     pub healed_blocks: u64,
+    /// Headers of stripes, of a shaped pool, that were damaged while blocks were in use there.
+    #[serde(default)]
+    pub damaged_headers: u64,
+    /// Blocks of 4 KiB that were in use there, and were written anew elsewhere.
+    #[serde(default)]
+    pub rewritten_blocks: u64,
+    /// The first of these headers.
+    #[serde(default)]
+    pub bad_headers: Vec<BadHeaderView>,
     /// The first runs of bad blocks.
     pub bad: Vec<BadRunView>,
     /// Bad blocks of 4 KiB that are not in that list.
@@ -216,6 +225,32 @@ pub struct BadRunView {
     pub of: Option<String>,
 }
 
+/// A stripe, or stripes that follow one another, whose header is damaged. Blocks are of 4 KiB.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BadHeaderView {
+    /// The shard.
+    pub shard: u16,
+    /// The band of the shard.
+    pub band: u32,
+    /// The block of the band that the header is in.
+    pub first: u32,
+    /// Blocks of the stripe, as far as is known.
+    pub blocks: u32,
+    /// Blocks that were in use there.
+    pub in_use: u32,
+    /// Of those, the ones that have been written anew elsewhere.
+    pub rewritten: u32,
+    /// Another version of the device has the header.
+    pub in_one_version: bool,
+}
+
+impl BadHeaderView {
+    fn of(shard: u16, header: &BadHeader) -> BadHeaderView {
+        let BadHeader { band, first, blocks, in_use, rewritten, in_one_version } = *header;
+        BadHeaderView { shard, band, first, blocks, in_use, rewritten, in_one_version }
+    }
+}
+
 impl ScrubView {
     pub(super) fn of(status: &PoolStatus, pool: &Pool) -> ScrubView {
         let volumes = pool.volumes();
@@ -233,7 +268,7 @@ impl ScrubView {
         let is_told = |bad: &&BadRun| bad.of.is_none() || named(bad.volume).is_some();
         let mut view = ScrubView::default();
         let (mut running, mut listed) = (false, 0);
-        for scrub in status.shards.iter().map(|shard| &shard.scrub) {
+        for (number, scrub) in status.shards.iter().map(|shard| (shard.number, &shard.scrub)) {
             running |= scrub.running;
             view.extents_done += scrub.extents_done as u64;
             view.extents_total += scrub.extents_total as u64;
@@ -241,6 +276,9 @@ impl ScrubView {
             view.corrupt_blocks += scrub.corrupt_blocks;
             view.lost_blocks += scrub.lost_blocks;
             view.healed_blocks += scrub.healed_blocks;
+            view.damaged_headers += scrub.damaged_headers;
+            view.rewritten_blocks += scrub.rewritten_blocks;
+            view.bad_headers.extend(scrub.bad_headers.iter().map(|header| BadHeaderView::of(number, header)));
             view.bad.extend(scrub.bad.iter().filter(is_told).map(run));
             let own = scrub.bad.iter().filter(|bad| bad.of.is_none());
             listed += own.map(|bad| bad.blocks as u64).sum::<u64>();
@@ -348,6 +386,9 @@ pub struct ShardNumbers {
     /// Blocks that were damaged in one version of the device and were written anew from another.
     #[serde(default)]
     pub healed_blocks: u64,
+    /// Damaged headers of stripes that scrubs have found while blocks were in use there.
+    #[serde(default)]
+    pub damaged_headers: u64,
     /// Writes waiting for room in the log.
     pub waiting_writes: u64,
     /// Writes that ever waited.
@@ -404,6 +445,7 @@ impl ShardNumbers {
             corrupt_blocks: shard.corrupt_blocks,
             lost_blocks: shard.lost_blocks,
             healed_blocks: shard.healed_blocks,
+            damaged_headers: shard.damaged_headers,
             waiting_writes: shard.waiting_writes as u64,
             waits: shard.waits,
             memory_bytes: shard.memory_bytes as u64,
@@ -453,6 +495,7 @@ impl ShardNumbers {
         self.corrupt_blocks += shard.corrupt_blocks;
         self.lost_blocks += shard.lost_blocks;
         self.healed_blocks += shard.healed_blocks;
+        self.damaged_headers += shard.damaged_headers;
         self.waiting_writes += shard.waiting_writes;
         self.waits += shard.waits;
         self.memory_bytes += shard.memory_bytes;

@@ -29,6 +29,8 @@ pub(super) struct BandMedium {
     pub(super) mixes_streams: bool,
     /// Completed writes need a flush to be durable.
     pub(super) is_cached: bool,
+    /// That a read can ask for; see [`DeviceInfo::versions`].
+    pub(super) versions: u8,
     pub(super) stripe_bytes: usize,
 }
 
@@ -53,6 +55,7 @@ impl BandMedium {
             has_zones,
             mixes_streams: !has_zones && info.streams == 0 && !info.loans,
             is_cached: info.volatile_cache,
+            versions: info.versions,
             stripe_bytes: stripe_blocks as usize * BLOCK_BYTES,
         }
     }
@@ -71,7 +74,13 @@ impl BandMedium {
 
     /// A block's bytes.
     pub(super) async fn read_block(&self, block: u64) -> Result<Buf, Status> {
-        self.read_into(block, bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?).await
+        self.read_version(block, 0).await
+    }
+
+    /// A block's bytes in one version; 0 is the usual one.
+    pub(super) async fn read_version(&self, block: u64, version: u8) -> Result<Buf, Status> {
+        let buf = bdev::steps::alloc(&self.reactor, BLOCK_BYTES).await?;
+        self.read_into(block, version, buf).await
     }
 
     /// A block's bytes, and behind them those of the blocks that follow, `most` in all, where there is memory for these and they
@@ -81,7 +90,7 @@ impl BandMedium {
         if blocks > 1
             && let Some(buf) = self.reactor.pool().try_alloc(blocks * BLOCK_BYTES)
         {
-            match self.read_into(block, buf).await {
+            match self.read_into(block, 0, buf).await {
                 Err(Status::ReadError | Status::Corrupt) => {}
                 ended => return ended,
             }
@@ -89,11 +98,11 @@ impl BandMedium {
         self.read_block(block).await
     }
 
-    async fn read_into(&self, block: u64, buf: Buf) -> Result<Buf, Status> {
+    async fn read_into(&self, block: u64, version: u8, buf: Buf) -> Result<Buf, Status> {
         let bytes = buf.len();
         let (mut bufs, blocks) = (SgList::new(), (bytes / BLOCK_BYTES) as u64);
         bufs.push(buf);
-        let mut done = self.channel.submit(Io { bufs, ..self.io(Op::Read, block, blocks) }).await;
+        let mut done = self.channel.submit(Io { bufs, arg: version as u64, ..self.io(Op::Read, block, blocks) }).await;
         done.status.check()?;
         match done.io.bufs.pop() {
             Some(buf) if buf.len() == bytes => Ok(buf),

@@ -22,6 +22,7 @@ mod care;
 mod ledger;
 mod medium;
 pub mod policy;
+mod review;
 mod stripe;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub(crate) use crate::format::stripe::Entry;
 use crate::format::superblock::BandRun;
 pub(crate) use ledger::{BandDefect, Room, Token};
 pub(crate) use policy::RESERVE_BANDS;
+pub(crate) use review::Unspoken;
 pub(crate) use walk::{Cursor, Lead, Surveyed};
 pub(crate) use writer::Writer;
 

@@ -4,8 +4,10 @@ use super::writer::UNDER_WAY_MAX;
 use super::{BandAt, Bands, Stream, Writer};
 use crate::format::stripe::{Entry, StripeHead};
 use crate::units::BLOCK_BYTES;
+use crate::versions::first_right;
 use bdev::Status;
 use reactor::Buf;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// A band that is being walked, and how far. Nobody else is given a [victim](Bands::victim) to drain while this lives.
@@ -118,6 +120,13 @@ impl Bands {
         self.cursor(band, None, self.geometry.band_blocks, GAP_STRIPES * self.geometry.stripe_blocks())
     }
 
+    /// What is in `blocks` of a band of this generation, which begin where a stripe does.
+    pub(super) fn walk_part(self: &Rc<Self>, band: u32, generation: u64, blocks: Range<u32>) -> Cursor {
+        let mut cursor = self.cursor(band, Some(generation), blocks.end, u32::MAX);
+        cursor.at = blocks.start;
+        cursor
+    }
+
     fn cursor(self: &Rc<Self>, band: u32, generation: Option<u64>, end: u32, gap_max: u32) -> Cursor {
         let (at, sequence, passed_over, gap) = (0, 0, 0, 0);
         let (is_victim, lead_blocks) = (false, 1);
@@ -125,20 +134,51 @@ impl Bands {
         Cursor { bands, band, is_victim, generation, end, gap_max, at, sequence, passed_over, gap, lead_blocks }
     }
 
-    /// The stripe whose header is there.
-    pub(crate) async fn stripe_at(&self, at: BandAt) -> Result<Option<Stripe>, Status> {
-        self.stripe_with(at, 1).await
+    /// The stripe with this sequence whose header is there.
+    pub(crate) async fn stripe_at(&self, at: BandAt, sequence: u64) -> Result<Option<Stripe>, Status> {
+        self.stripe_with(at, 1, |head| head.sequence == sequence).await
     }
 
-    /// The same, with so many blocks at most, the header included, as its [lead](Stripe::into_lead).
-    async fn stripe_with(&self, at: BandAt, lead_blocks: u32) -> Result<Option<Stripe>, Status> {
-        let header = match self.medium.read_lead(self.device_block(at), lead_blocks).await {
-            Ok(bytes) => bytes,
-            Err(Status::ReadError | Status::Corrupt) => return Ok(None),
+    /// The stripe whose header is there and `fits`, with so many blocks at most, the header included, as its
+    /// [lead](Stripe::into_lead). A header that the device does not give back is looked for in its other versions.
+    async fn stripe_with(
+        &self,
+        at: BandAt,
+        lead_blocks: u32,
+        fits: impl Fn(&StripeHead) -> bool,
+    ) -> Result<Option<Stripe>, Status> {
+        let stripe_of = |header: Buf| {
+            let head = StripeHead::decode(self.owner.salt, header.as_slice()).filter(&fits)?;
+            Some(Stripe { first: BandAt(at.0 + 1), head, header })
+        };
+        let block = self.device_block(at);
+        let usual = match self.medium.read_lead(block, lead_blocks).await {
+            Ok(bytes) => stripe_of(bytes),
+            Err(Status::ReadError | Status::Corrupt) => None,
             Err(status) => return Err(status),
         };
-        let head = StripeHead::decode(self.owner.salt, header.as_slice());
-        Ok(head.map(|head| Stripe { first: BandAt(at.0 + 1), head, header }))
+        if usual.is_some() || self.medium.versions == 1 {
+            return Ok(usual);
+        }
+        let read = async |version| Ok(stripe_of(self.medium.read_version(block, version).await?));
+        // One that cannot be had now says nothing, as one that is damaged.
+        let found = first_right(0..self.medium.versions, read).await.unwrap_or(None);
+        Ok(found.map(|(stripe, _)| stripe))
+    }
+
+    /// Whether all versions of the device that can be had have the header of a stripe.
+    pub(super) async fn is_in_all_versions(&self, stripe: &Stripe) -> bool {
+        let block = self.device_block(BandAt(stripe.first.0 - 1));
+        for version in (0..self.medium.versions).filter(|_| self.medium.versions > 1) {
+            let is_right = match self.medium.read_version(block, version).await {
+                Ok(header) => StripeHead::decode(self.owner.salt, header.as_slice()) == Some(stripe.head),
+                Err(status) => !matches!(status, Status::ReadError | Status::Corrupt),
+            };
+            if !is_right {
+                return false;
+            }
+        }
+        true
     }
 
     /// Somebody who appends what is still valid in a band that is drained: the blocks keep their age.
@@ -157,9 +197,18 @@ impl Bands {
 }
 
 impl Cursor {
+    pub(super) fn bands(&self) -> &Rc<Bands> {
+        &self.bands
+    }
+
     /// The band.
     pub(crate) fn band(&self) -> u32 {
         self.band
+    }
+
+    /// The block of the band that it has come to.
+    pub(super) fn at(&self) -> u32 {
+        self.at
     }
 
     /// Write units whose stripe's header was damaged, or was never written.
@@ -177,8 +226,8 @@ impl Cursor {
         let bands = self.bands.clone();
         while self.at < self.end && self.gap < self.gap_max && !is_over() {
             let lead_blocks = self.lead_blocks.min(self.end - self.at);
-            let found = bands.stripe_with(bands.geometry.at(self.band, self.at), lead_blocks).await?;
-            if let Some(stripe) = found.filter(|stripe| self.is_next(&stripe.head)) {
+            let at = bands.geometry.at(self.band, self.at);
+            if let Some(stripe) = bands.stripe_with(at, lead_blocks, |head| self.is_next(head)).await? {
                 (self.at, self.gap) = (self.at + stripe.head.blocks as u32, 0);
                 (self.sequence, self.generation) = (stripe.head.sequence, Some(stripe.head.generation));
                 return Ok(Some(stripe));

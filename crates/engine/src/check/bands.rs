@@ -6,6 +6,7 @@ use crate::format::root::{Root, RootBands};
 use crate::format::superblock::Superblock;
 use crate::meta::INHERIT;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use std::ops::Range;
 
 /// What the blocks of a shard's bands are used for.
 pub(super) struct BandUse {
@@ -37,6 +38,11 @@ impl BandUse {
         let named = self.named[word] & bit != 0;
         self.named[word] |= bit;
         named.then_some("are said to be where another block is")
+    }
+
+    /// How many of these places map pages name.
+    pub(super) fn named_in(&self, places: Range<u32>) -> usize {
+        places.filter(|place| self.named[*place as usize / 64] >> (place % 64) & 1 == 1).count()
     }
 }
 

@@ -13,6 +13,7 @@ mod proof;
 mod report;
 mod shadow;
 mod shard;
+mod stripes;
 mod superblocks;
 mod tables;
 
@@ -39,7 +40,7 @@ const RESTORE: &str = "restore the device from a backup";
 pub struct CheckOptions {
     /// Verify the payload of every log record that recovery would replay.
     pub payloads: bool,
-    /// Read every mapped block of every volume, and verify it.
+    /// Read every mapped block of every volume, and verify it; in a shaped pool, the headers of all stripes as well.
     pub data: bool,
     /// Restore copies from copies that are valid, make a dirty journal that cannot be read anew from the log, give back the space
     /// of volumes that there are not, and give up table pages that neither of their places has: whatever of a volume such a

@@ -81,6 +81,10 @@ pub struct CheckCounts {
     pub lost_blocks: u64,
     /// Blocks of volumes that are damaged in one version of the capacity device, and right in another.
     pub healable_blocks: u64,
+    /// Stripes of bands whose headers were good.
+    pub stripes: u64,
+    /// Damaged headers of stripes that have blocks in use.
+    pub damaged_headers: u64,
 }
 
 /// The result of a check.

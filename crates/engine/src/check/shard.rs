@@ -87,6 +87,9 @@ impl Checker {
         }
         self.shadow(superblock, &state).await;
         if self.options.data {
+            if let Some(bands) = &bands {
+                self.stripes(superblock, number, &root, bands).await;
+            }
             self.data(superblock, &state).await;
         }
     }

@@ -541,6 +541,18 @@ impl Log {
         is_refused.then(|| state.refusals.status())
     }
 
+    /// Whether it is time to find out whether a medium that refuses writes takes them again, and a small record can be tried without a
+    /// release.
+    pub fn may_knock(&self) -> bool {
+        let now_ns = self.medium.reactor().now_ns();
+        let is_held = {
+            let state = &mut *self.state.borrow_mut();
+            state.ring.wake(Class::User, now_ns);
+            state.refusals.holds(now_ns)
+        };
+        !is_held && self.has_room(BLOCK_BYTES as u64)
+    }
+
     /// Waits until every append made before this call has ended.
     pub async fn barrier(&self) {
         let before = self.tickets.get();

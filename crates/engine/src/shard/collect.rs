@@ -150,7 +150,8 @@ impl Shard {
         if !bands.drained(cursor) {
             tracing::warn!(
                 "pool '{}': band {band} of shard {} has {unknown} write units whose headers are damaged, and maybe blocks in \
-                 use there: it is not collected until what is in use has been counted; the blocks can be read",
+                 use there: it is not collected until what is in use has been counted; the blocks can be read, and a scrub writes \
+                 them anew",
                 self.pool_name,
                 self.number
             );

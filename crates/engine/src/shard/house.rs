@@ -15,6 +15,7 @@ use crate::bands::{Bands, Stream};
 use crate::meta::{Page, Replacement};
 use crate::units::LogTail;
 use bdev::Status;
+use reactor::Reactor;
 use reactor::sync::Notify;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -69,6 +70,8 @@ pub(super) struct House {
     /// Failed flushes after which what they may have lost is written again.
     pub(super) heeded: Cell<u64>,
     pub(super) stall: Stall,
+    /// See [`Shard::knock_if_refused`].
+    pub(super) knocking: Cell<bool>,
 }
 
 impl House {
@@ -87,6 +90,11 @@ impl House {
         }
     }
 
+    /// Waits so long, or until the shard closes.
+    pub(super) async fn pause(&self, reactor: &Rc<Reactor>, ns: u64) {
+        let _ = reactor.timeout(ns, self.call.wait_until(|| self.stopping.get())).await;
+    }
+
     /// How the last upkeep that failed ended, until one has succeeded.
     pub(super) fn last_error(&self) -> Option<Status> {
         self.last_error.get()
@@ -100,6 +108,7 @@ impl Shard {
         while !house.stopping.get() {
             let writes = house.writes.get();
             let ended = self.upkeep().await;
+            self.knock_if_refused();
             house.last_error.set(ended.err());
             if let Err(status) = ended {
                 tracing::warn!(
@@ -510,5 +519,6 @@ impl Shard {
         // Nobody makes room any more.
         self.pace.refuse(Status::Gone);
         self.close_log().await;
+        self.settled.wait_until(|| !self.house.knocking.get()).await;
     }
 }

@@ -30,7 +30,7 @@ const MENDS_MAX: usize = 16;
 const MEND_BYTES_MAX: u64 = 4 * BLOCK as u64;
 
 /// Versions of a block, by number.
-type Versions = SmallVec<[u8; 8]>;
+pub(super) type Versions = SmallVec<[u8; 8]>;
 
 /// A block of a volume's extent: volume, extent, index.
 type Spot = (u32, u32, u32);
@@ -48,10 +48,10 @@ struct Compared {
 }
 
 /// What the capacity device has to have of a block.
-struct Settled {
+pub(super) struct Settled {
     /// Its checksum, as its map page says it.
     stored: u32,
-    at: BandAt,
+    pub(super) at: BandAt,
     /// There are deltas over it.
     is_covered: bool,
 }
@@ -180,19 +180,35 @@ impl Shard {
 
     /// Looks at a block in all versions, and writes it anew when some of them are wrong and one is right.
     pub(super) async fn mend(self: &Rc<Self>, volume: u32, vextent: u32, index: u32) -> Result<(), Status> {
+        let is_rotten = |_, bad: &Versions| !bad.is_empty();
+        if let Some(bad) = self.write_anew(volume, vextent, index, is_rotten).await? {
+            self.note_healed(volume, vextent as u64 * EXTENT_BLOCKS as u64 + index as u64, &bad);
+        }
+        Ok(())
+    }
+
+    /// Writes a block anew if some version of it is right and it `is_wanted`: by its place, and by the versions that are wrong. These, if
+    /// it has been.
+    pub(super) async fn write_anew(
+        self: &Rc<Self>,
+        volume: u32,
+        vextent: u32,
+        index: u32,
+        is_wanted: impl Fn(BandAt, &Versions) -> bool,
+    ) -> Result<Option<Versions>, Status> {
         let target = Target { volume, vextent, offset: index * BLOCK, bytes: BLOCK };
         // Before it is held: room may be what a write to it, or its destage, makes.
         self.wait_for_room(MEND_BYTES_MAX).await?;
         if self.is_stopping() {
-            return Ok(());
+            return Ok(None);
         }
         let held = self.locks.lock(target.range()).await;
         self.log.barrier().await;
-        let Some((block, settled)) = self.settled_block(&target).await? else { return Ok(()) };
+        let Some((block, settled)) = self.settled_block(&target).await? else { return Ok(None) };
         let Settled { stored, at, is_covered } = settled;
         let Compared { good, bad } = self.compare_versions(block, stored, at).await;
-        if bad.is_empty() {
-            return Ok(());
+        if !is_wanted(at, &bad) {
+            return Ok(None);
         }
         // The log may still have the block.
         let good = match (good, self.index.logged(block).filter(|place| place.at != IN_PLACE)) {
@@ -202,7 +218,7 @@ impl Shard {
             },
             (good, _) => good.map(one),
         };
-        let Some(good) = good else { return Ok(()) };
+        let Some(good) = good else { return Ok(None) };
         if is_covered {
             // What is written over it is in the log: together they are a whole block there.
             drop(held);
@@ -213,8 +229,7 @@ impl Shard {
             self.log.append(Record::write(block, 1), good, Class::Internal).await.result?;
             self.house.wrote(self);
         }
-        self.note_healed(volume, vextent as u64 * EXTENT_BLOCKS as u64 + index as u64, &bad);
-        Ok(())
+        Ok(Some(bad))
     }
 
     /// Counts and reports a block that was wrong in these versions, and has been put right.
@@ -242,7 +257,7 @@ impl Shard {
     }
 
     /// What the capacity device has to have of a block, if anything. Reads may still be answered from the log.
-    fn settled(&self, page: &meta::Page, block: u32) -> Option<Settled> {
+    pub(super) fn settled(&self, page: &meta::Page, block: u32) -> Option<Settled> {
         let (place, is_covered) = match self.index.place(block) {
             Place::Deltas(_, base) => (*base, true),
             place => (place, false),

@@ -24,6 +24,7 @@ mod gc;
 pub(crate) mod heat;
 mod house;
 mod index;
+mod knock;
 mod lacks;
 mod lineage;
 mod locks;
@@ -50,6 +51,7 @@ mod take_over;
 mod trim;
 mod turns;
 mod unflushed;
+mod unspoken;
 mod verify;
 mod write;
 
@@ -81,6 +83,7 @@ pub use pace::Marks;
 pub(crate) use patience::{PATIENCE_NS, TRIES_MIN};
 pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
 pub(crate) use slack::{Hurry, pause_ns};
+pub use unspoken::{BAD_HEADERS_MAX, BadHeader};
 pub(crate) use verify::BadBlock;
 
 /// A block in offsets and lengths inside of an extent.
@@ -150,6 +153,7 @@ pub(crate) struct Counters {
     pub(crate) healed_blocks: Cell<u64>,
     pub(crate) rescued_blocks: Cell<u64>,
     pub(crate) lost_blocks: Cell<u64>,
+    pub(crate) damaged_headers: Cell<u64>,
 }
 
 fn add(counter: &Cell<u64>, amount: u64) {
@@ -269,6 +273,8 @@ pub enum Defect {
     OneVersion,
     /// What another version has is taken for right without a look at its checksum.
     TrustVersion,
+    /// A scrub does not read the headers of stripes.
+    SkipHeaders,
     /// The dirty journal is left out of what is told to have been written.
     MiscountWrites,
     /// Some blocks that die in bands still count.

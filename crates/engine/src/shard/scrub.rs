@@ -1,10 +1,11 @@
 //! Scrubbing: reading every block that has content, slowly and in the background, to find rot while there are backups.
 //!
 //! It goes through the extents of the shard in order. One that is freed meanwhile is passed over; one that is allocated
-//! behind it was just written.
+//! behind it was just written. Before that, it reads the [headers of stripes](super::unspoken).
 
 use super::Shard;
 use super::mend::Rotten;
+use super::unspoken::{BadHeader, Headers};
 use super::verify::{BadBlock, Verified};
 use crate::meta::Descriptor;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
@@ -52,13 +53,23 @@ pub struct ScrubStatus {
     pub healed_blocks: u64,
     /// The first [`SCRUB_FINDINGS_MAX`] runs of bad blocks; each followed by those that show them.
     pub bad: Vec<BadRun>,
+    /// Stripes, of a shaped pool, whose headers were good.
+    pub good_headers: u64,
+    /// Damaged headers of stripes that had blocks in use.
+    pub damaged_headers: u64,
+    /// Blocks that were in use there, and were written anew.
+    pub rewritten_blocks: u64,
+    /// The first [`BAD_HEADERS_MAX`](super::BAD_HEADERS_MAX) of these headers.
+    pub bad_headers: Vec<BadHeader>,
     /// Scrubs that came to their end since the pool was opened.
     pub completed: u64,
 }
 
 #[derive(Default)]
 pub(super) struct Scrub {
+    /// But for what there is of headers.
     status: RefCell<ScrubStatus>,
+    headers: Headers,
     cancelled: Cell<bool>,
     bytes_per_second: Cell<u64>,
     /// Cancelled, or ended.
@@ -77,6 +88,7 @@ impl Shard {
         }
         if status.extents_done == status.extents_total {
             *status = ScrubStatus { completed: status.completed, ..ScrubStatus::default() };
+            scrub.headers.reset();
         }
         status.running = true;
         status.extents_total = self.meta.extents();
@@ -92,11 +104,14 @@ impl Shard {
     }
 
     pub(crate) fn scrub_status(&self) -> ScrubStatus {
-        self.scrub.status.borrow().clone()
+        let (good_headers, damaged_headers, rewritten_blocks, bad_headers) = self.scrub.headers.found();
+        let status = self.scrub.status.borrow().clone();
+        ScrubStatus { good_headers, damaged_headers, rewritten_blocks, bad_headers, ..status }
     }
 
     async fn run_scrub(self: Rc<Self>) {
         let scrub = &self.scrub;
+        self.review_headers(&scrub.headers, || scrub.cancelled.get(), |bytes| self.scrub_pause(bytes)).await;
         while !scrub.cancelled.get() {
             let extent = scrub.status.borrow().extents_done;
             if extent >= self.meta.extents() {
@@ -125,7 +140,8 @@ impl Shard {
             let healed_before = self.counters.healed_blocks.get();
             let run = first..first + RUN_BLOCKS;
             let verified = self.verify_run(owner.volume, owner.vextent, run.clone()).await;
-            let bytes_of_versions = self.mend_run(owner, run).await;
+            let bytes_of_versions = self.mend_run(owner, run.clone()).await;
+            self.rewrite_unspoken(&scrub.headers, owner, run).await;
             scrub.status.borrow_mut().healed_blocks += self.counters.healed_blocks.get() - healed_before;
             if self.meta.descriptor(extent).volume != owner.volume
                 || self.meta.descriptor(extent).vextent != owner.vextent
@@ -208,7 +224,7 @@ impl Shard {
     }
 
     /// Waits for as long as these bytes take at the scrub's pace.
-    async fn scrub_pause(self: &Rc<Self>, bytes: u64) {
+    async fn scrub_pause(&self, bytes: u64) {
         let scrub = &self.scrub;
         let ns = (bytes as u128 * 1_000_000_000 / scrub.bytes_per_second.get() as u128) as u64;
         if ns == 0 {

@@ -183,6 +183,9 @@ impl Shard {
                 outcome.status = status;
             }
         }
+        if !outcome.status.is_ok() {
+            self.knock_if_refused();
+        }
         self.merge_long_chains(extent, &target);
         outcome
     }

@@ -39,6 +39,11 @@ impl Ledger {
         (band.generation, band.written)
     }
 
+    /// The same of a band that is in use.
+    pub(in crate::bands) fn in_use(&self, number: u32) -> Option<(u64, u32)> {
+        self.bands[number as usize].is_in_use().then(|| self.walk_of(number))
+    }
+
     /// Whoever drains a band has stopped.
     pub(in crate::bands) fn left_alone(&mut self, number: u32) {
         self.bands[number as usize].walked = false;
