@@ -201,7 +201,7 @@ fn what_is_in_use_behind_damaged_headers_is_named_and_a_scrub_writes_it_anew() {
         let report = tank.check(data).await;
         assert!(report.findings.is_empty() && report.counts.stripes > 0, "{report:?}");
         // All of it is found without the log device.
-        let tank = Tank { log: common::disk::Disk::new("new-log", SHAPED_LOG_BLOCKS), ..tank };
+        let tank = Tank { log: crate::common::disk::Disk::new("new-log", SHAPED_LOG_BLOCKS), ..tank };
         let done = Pool::forget_log(&tank.reactor, &tank.devices(), false, &Default::default()).await.unwrap();
         assert_eq!((done.slices, done.unfound), (0, Some(Vec::new())));
         let pool = tank.open().await.unwrap();
