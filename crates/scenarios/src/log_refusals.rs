@@ -92,6 +92,9 @@ impl Stage {
         let tasks = rng.between(1, 4);
         let work = |task, rng| self.clone().work_on(hands.clone(), task, tasks, rng);
         hands.share_out(tasks, &mut rng, work).await;
+        if self.plan.idle_ns.is_multiple_of(2) {
+            self.find_out(&hands).await;
+        }
         self.recover(&hands, whole).await;
         hands.read_all().await;
         if rng.one_in(2) {
@@ -126,6 +129,21 @@ impl Stage {
     async fn log_bytes(&self, hands: &Hands) -> u64 {
         let status = hands.pool.status(&hands.reactor).await;
         status.shards.iter().map(|shard| shard.log_bytes).sum()
+    }
+
+    /// The device takes writes: without one of a host, the pool soon knows.
+    async fn find_out(&self, hands: &Hands) {
+        let begun_ns = hands.reactor.now_ns();
+        while hands.is_alive() {
+            let shards = hands.pool.status(&hands.reactor).await.shards;
+            // With no extent left there is no record that changes nothing.
+            let Some(shard) = shards.iter().find(|shard| shard.log_trouble.is_some() && shard.free_extents > 0) else {
+                return;
+            };
+            let waited_ns = hands.reactor.now_ns() - begun_ns;
+            hands.expect(waited_ns < AGAIN_NS, || format!("{waited_ns} ns later it has not found out: {shard:?}"));
+            hands.reactor.sleep_ns(SECOND_NS / 10).await;
+        }
     }
 
     /// The device takes writes: so does the pool soon, and soon it has no less of its log than before.
