@@ -31,25 +31,31 @@ const BOUNDED_SEEDS: u64 = 2_000;
 const BOUNDED_TIME: Duration = Duration::from_secs(150);
 const BATCH_SEEDS: std::ops::Range<u64> = 10..100;
 /// The scenarios that count crash points, how many there have to be of each, and by when.
-const POINTS_SCENARIOS: [&str; 2] = ["hot-pool-images", "shaped-pool-images"];
-const POINTS_LEAST: u64 = 50_000;
+const POINTS_SCENARIOS: [(&str, u64); 5] = [
+    ("hot-pool-images", 50_000),
+    ("shaped-pool-images", 50_000),
+    ("parity-pool-images", 5_000),
+    ("zoned-pool-images", 5_000),
+    ("warm-pool-images", 5_000),
+];
 const POINTS_TIME: Duration = Duration::from_secs(600);
 const POINTS_BATCH_SEEDS: u64 = 50;
 
 /// Every scenario over up to [`BOUNDED_SEEDS`] seeds within [`BOUNDED_TIME`].
 pub fn run_bounded() -> Result<()> {
     let names = list()?;
-    let others: Vec<String> = names.iter().filter(|name| !POINTS_SCENARIOS.contains(&name.as_str())).cloned().collect();
+    let others: Vec<String> =
+        names.iter().filter(|name| !POINTS_SCENARIOS.iter().any(|(other, _)| other == name)).cloned().collect();
     sweep(&others, 1, BOUNDED_SEEDS, Some(BOUNDED_TIME))?;
-    POINTS_SCENARIOS.into_iter().try_for_each(crash_points)?;
+    POINTS_SCENARIOS.into_iter().try_for_each(|(name, least)| crash_points(name, least))?;
     names.iter().try_for_each(|name| twice(name, 1))
 }
 
-/// Crash points of a shape of pools, at least [`POINTS_LEAST`].
-fn crash_points(name: &str) -> Result<()> {
+/// Crash points of a shape of pools, so many at least.
+fn crash_points(name: &str, least: u64) -> Result<()> {
     let start = Instant::now();
     let (mut points, mut from) = (0, 1);
-    while points < POINTS_LEAST {
+    while points < least {
         let range = format!("{from}..{}", from + POINTS_BATCH_SEEDS);
         let mut command = run::remuda();
         let text = run::output(command.args(["sim", "run", "--scenario", name, "--seeds", &range, "--json"]))
@@ -57,8 +63,8 @@ fn crash_points(name: &str) -> Result<()> {
         let outcome: Value = serde_json::from_str(&text).context("remuda sim run --json")?;
         points += outcome["points"].as_u64().context("`remuda sim run --json` counts no points")?;
         from += POINTS_BATCH_SEEDS;
-        if points < POINTS_LEAST && start.elapsed() > POINTS_TIME {
-            bail!("{points} crash points in {POINTS_TIME:?}: expected {POINTS_LEAST}");
+        if points < least && start.elapsed() > POINTS_TIME {
+            bail!("{points} crash points in {POINTS_TIME:?}: expected {least}");
         }
     }
     println!("sim: {points} crash points of {name}, {:.0} s", start.elapsed().as_secs_f64());

@@ -26,6 +26,8 @@ use std::sync::Arc;
 
 /// Crash points of a run.
 const POINTS_MAX: u64 = 120;
+/// The same where several disks are recovered.
+const POINTS_OF_SEVERAL_MAX: u64 = 40;
 /// Virtual time of a run.
 const LIFE_NS: u64 = 20 * SECOND_NS;
 
@@ -189,7 +191,8 @@ fn run_with(run: &mut Run, plan: Plan, ground: Ground) -> Result<(), Failure> {
     camera.ready.set(true);
     let mut laboratory = Laboratory::new(plan, ground, rng.fork());
     let until = world.now_ns() + LIFE_NS;
-    while !crew.is_done() && laboratory.points() < POINTS_MAX {
+    let points_max = if matches!(ground, Ground::Disk) { POINTS_MAX } else { POINTS_OF_SEVERAL_MAX };
+    while !crew.is_done() && laboratory.points() < points_max {
         let idle = world.step() == Step::Idle && !crew.is_done();
         world.check()?;
         if idle || world.now_ns() > until || world.steps() > STEPS_MAX {
