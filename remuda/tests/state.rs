@@ -81,6 +81,23 @@ fn a_state_that_cannot_be_saved_is_a_problem_until_it_can() {
 }
 
 #[test]
+fn a_device_that_cannot_be_remembered_writes_nothing_to_those_below_it() {
+    let file = "[[device]]\nname = 'f'\nkind = 'file'\npath = 'f.img'\nsize = '8MiB'\n";
+    let node = Node::start_with(&[("one.key", &*"5a".repeat(32))], file);
+    let new = node.path("state/state.json.new");
+    symlink("/dev/full", &new).unwrap();
+    let key = format!("key_file={}", node.path("one.key").display());
+    let create = ["device", "create", "safe", "--kind", "encrypt", "device=f", &key];
+    let refused = node.run(&create);
+    assert!(refused.code != 0 && refused.err.contains("nothing was changed"), "{}", refused.err);
+    let is_blank = || std::fs::read(node.path("f.img")).unwrap().iter().all(|byte| *byte == 0);
+    assert!(is_blank());
+    std::fs::remove_file(&new).unwrap();
+    node.ok(&create);
+    assert!(!is_blank());
+}
+
+#[test]
 fn a_missing_state_and_one_that_others_may_read_are_told_at_the_start() {
     let mut node = Node::start(REST);
     node.ok(&["volume", "create", "a", "--device", "m", "--size", "4MiB"]);

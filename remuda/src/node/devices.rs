@@ -288,6 +288,7 @@ impl Node {
         }
         self.check_resources(&object, &def)?;
         let children = self.children_of(&def)?;
+        self.check_saving()?;
         let opened = open_device(&def, children, &Opener { known: None, file: None, ..self.opener(&def.name) }).await?;
         let mut state = self.state.clone();
         if let Some(remote) = opened.remote(&def) {
@@ -296,7 +297,13 @@ impl Node {
         state.devices.retain(|other| other.name != def.name);
         state.devices.push(def.clone());
         state.note_open(&def, opened.device.info().bytes());
-        self.remember(state)?;
+        self.remember(state).map_err(|refusal| Refusal {
+            next: format!(
+                "check the space and the health of the disk below the state directory; there is no {object} in the node, but what it \
+                 has written of its own to its file, or to the devices below, is there"
+            ),
+            ..refusal
+        })?;
         let slot = DeviceSlot { def: def.clone(), origin: Origin::Runtime, live: Ok(opened), awaited: None };
         self.devices.insert(def.name.clone(), slot);
         tracing::info!(device = %def.name, kind = def.kind(), "device created");

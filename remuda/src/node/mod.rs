@@ -216,6 +216,11 @@ impl Node {
         Ok(node)
     }
 
+    /// Whether the state can be saved: asked before something is written for what it has to name.
+    fn check_saving(&mut self) -> Result<(), Refusal> {
+        self.remember(self.state.clone())
+    }
+
     /// Makes `state` durable, then current.
     fn remember(&mut self, state: State) -> Result<(), Refusal> {
         let full = "check the space and the health of the disk below the state directory; nothing was changed";

@@ -4,8 +4,8 @@ use super::pools::{object, pool_refused};
 use super::refusal::{Refusal, RefusalKind};
 use engine::StreamError;
 
-/// Of an import into a volume of a pool.
-pub(super) fn import_refused(pool: &str, volume: &str, error: StreamError) -> Refusal {
+/// Of an import into a volume of a pool, one of whose devices `refuses` writes or not.
+pub(super) fn import_refused(pool: &str, volume: &str, refuses: bool, error: StreamError) -> Refusal {
     let of_volume = format!("volume '{volume}'");
     let of_stream = format!("the stream for volume '{volume}'");
     let cause = error.to_string();
@@ -65,6 +65,13 @@ pub(super) fn import_refused(pool: &str, volume: &str, error: StreamError) -> Re
                 "give up what was written since with --roll-back, or import into a clone: remuda volume clone {since} NAME"
             );
             (RefusalKind::Conflict, of_volume, next)
+        }
+        StreamError::NotWritten { .. } if refuses => {
+            let next = format!(
+                "no snapshot was made; a device of the pool refuses writes, as a sparse file does on a full disk: see 'remuda pool \
+                 status {pool}', make room on the disk below it, and send it again"
+            );
+            (RefusalKind::Failed, of_volume, next)
         }
         StreamError::NotWritten { status, .. } if RefusalKind::of(status) == RefusalKind::NoSpace => {
             let next = format!(
@@ -126,9 +133,18 @@ mod tests {
             (StreamError::NoMemory(Status::NoSpace), RefusalKind::Failed, "buffer_memory"),
         ];
         for (error, kind, next) in errors {
-            let refusal = import_refused("hot", "v", error);
+            let refusal = import_refused("hot", "v", false, error);
             assert!(refusal.kind == kind && refusal.next.contains(next), "{refusal:?}");
             assert!(refusal.cause.contains("pool 'hot'") && refusal.object.contains("'v"), "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn where_a_device_refuses_writes_it_is_not_for_volumes_to_make_room() {
+        for status in [Status::NoSpace, Status::WriteError] {
+            let refusal = import_refused("hot", "v", true, StreamError::NotWritten { volume: "v".to_string(), status });
+            assert_eq!(refusal.kind, RefusalKind::Failed);
+            assert!(refusal.next.contains("disk below") && !refusal.next.contains("grow"), "{refusal:?}");
         }
     }
 }

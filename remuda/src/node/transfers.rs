@@ -8,7 +8,7 @@ use super::stream_refusal::import_refused;
 use super::view::{ChangeView, ChangesView, ExportView, ImportView};
 use crate::config::device::check_name;
 use bdev::BlockDevice;
-use engine::{BLOCK_BYTES, ChangeKind, CheckName, ImportOptions, Imported, StreamSink, StreamSource};
+use engine::{BLOCK_BYTES, ChangeKind, CheckName, ImportOptions, Imported, ShardStatus, StreamSink, StreamSource};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -214,7 +214,11 @@ impl Node {
                 let check_name = Some(check_name as CheckName);
                 let options = ImportOptions { volume: Some(&volume), snapshot, roll_back, now_s, check_name };
                 let outcome = open.pool.import_snapshot(&there, options, &mut source).await;
-                let outcome = outcome.map_err(|error| import_refused(&pool, &volume, error));
+                let refuses = match &outcome {
+                    Ok(_) => false,
+                    Err(_) => open.pool.status(&there).await.shards.iter().any(is_refused),
+                };
+                let outcome = outcome.map_err(|error| import_refused(&pool, &volume, refuses, error));
                 // A node that has gone needs to know nothing.
                 let _ = landed.send(Landing { pool, volume, outcome, ended, hold });
             });
@@ -324,4 +328,9 @@ fn needs_connection(method: &str) -> Refusal {
         "it has a stream, which neither a batch nor a notification can",
         next,
     )
+}
+
+/// Whether a device refuses what a shard writes.
+fn is_refused(shard: &ShardStatus) -> bool {
+    shard.log_trouble.is_some() || shard.trouble.is_some()
 }
