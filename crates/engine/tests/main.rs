@@ -13,6 +13,7 @@ mod log_end;
 mod log_refuses;
 mod meta;
 mod pairs;
+mod pieces;
 mod pool;
 mod removal;
 mod settled;

@@ -105,8 +105,15 @@ impl Shard {
                 return Outcome { status: read.status, bufs };
             }
             let bytes = (part.bytes as usize - skip).min(target.bytes as usize - done);
-            copy_into(&mut bufs, done, &read.bufs[0].as_slice()[skip..skip + bytes]);
-            (done, skip, block) = (done + bytes, 0, block + count);
+            // It may have come from several devices, in as many pieces.
+            let end = done + bytes;
+            for piece in &read.bufs {
+                let from = skip.min(piece.len());
+                let to = piece.len().min(from + end - done);
+                copy_into(&mut bufs, done, &piece.as_slice()[from..to]);
+                (done, skip) = (done + to - from, skip - from);
+            }
+            (skip, block) = (0, block + count);
         }
         Outcome { status: Status::Ok, bufs }
     }
