@@ -219,7 +219,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 39] = [
+const SHARD_SERIES: [ShardSeries; 41] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -279,6 +279,8 @@ const SHARD_SERIES: [ShardSeries; 39] = [
     ("remuda_pool_damaged_headers_total", "counter", "Damaged headers of stripes that scrubs found in use.", |shard| {
         shard.damaged_headers
     }),
+    ("remuda_pool_disks", "gauge", "Disks that seek and are destaged to each by itself.", |shard| shard.disks),
+    ("remuda_pool_read_disks", "gauge", "Of those, disks left alone while hosts read them.", |shard| shard.read_disks),
     ("remuda_pool_waiting_writes", "gauge", "Writes waiting for room in the log.", |shard| shard.waiting_writes),
     ("remuda_pool_waits_total", "counter", "Writes that had to wait for room in the log.", |shard| shard.waits),
     ("remuda_pool_memory_bytes", "gauge", "Memory of a shard's structures.", |shard| shard.memory_bytes),

@@ -1,5 +1,6 @@
 //! The waist: what a block device is ([`BlockDevice`]) and how one reactor talks to it ([`Channel`]).
 
+use crate::disks::ReadGauge;
 use crate::io::{Done, Io, Op, OpSet, Status};
 use crate::zone_changes::ZoneChanges;
 use reactor::{Errno, IoFuture, Reactor};
@@ -307,6 +308,20 @@ pub trait BlockDevice: Send + Sync {
     /// The devices it stands on.
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         Vec::new()
+    }
+    /// Where a block lies below: on which of its [children](Self::children), which block that is there, and for how many
+    /// blocks it goes on like this at least. `None`: a block is not one block of one child, or there are no children.
+    fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
+        let _ = lba;
+        None
+    }
+    /// Whether the time that an operation takes depends on where the one before it was: a disk with an arm is below.
+    fn seeks(&self) -> bool {
+        self.children().iter().any(|child| child.seeks())
+    }
+    /// What counts its reads, if anything does.
+    fn read_gauge(&self) -> Option<Arc<dyn ReadGauge>> {
+        None
     }
     /// Where it notes zones that change by themselves; a device that passes zones on has those of the one below.
     fn zone_changes(&self) -> Option<Arc<ZoneChanges>> {

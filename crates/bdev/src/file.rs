@@ -84,6 +84,7 @@ impl FileDevice {
             is_block_device: false,
             synchronous: false,
             can_discard: false,
+            rotates: false,
         };
         describe(&facts, READS.union(WRITES), block_size, bytes / u64::from(block_size.max(1)))
     }
@@ -225,6 +226,10 @@ impl BlockDevice for FileDevice {
 
     fn info(&self) -> DeviceInfo {
         self.shared.info()
+    }
+
+    fn seeks(&self) -> bool {
+        self.shared.facts.rotates
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {

@@ -42,6 +42,10 @@ impl<P: Policy> BlockDevice for Filter<P> {
         vec![self.child.clone()]
     }
 
+    fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
+        Some((0, lba, u64::MAX))
+    }
+
     fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
         self.child.resize(reactor, blocks)
     }

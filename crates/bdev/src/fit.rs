@@ -58,6 +58,10 @@ impl BlockDevice for FittedDevice {
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         vec![self.child.clone()]
     }
+
+    fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
+        Some((0, lba, u64::MAX))
+    }
 }
 
 struct FittedChannel(Rc<Inner>);

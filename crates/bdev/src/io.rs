@@ -200,6 +200,8 @@ impl Flags {
     /// Zone management of all zones that are in a state which it ends, wherever `lba` is: open those that are closed, close
     /// those that are open, finish those that are either, reset those and the full ones, take the read-only ones offline.
     pub const ALL_ZONES: Flags = Flags(8);
+    /// A read for upkeep, which no host waits for: it does not count as use of a disk (see [`Disks`](crate::Disks)).
+    pub const LAZY: Flags = Flags(16);
 
     /// Whether all of `other` is set.
     pub const fn has(self, other: Flags) -> bool {

@@ -3,7 +3,7 @@
 //!
 //! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ParityDevice`],
 //! [`ChecksumDevice`], [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
-//! [`FlashCacheDevice`], [`ErrorDevice`], [`ModelSsdDevice`], which has the times of a modelled drive, and [`ZonedDevice`], which makes zones of a
+//! [`FlashCacheDevice`], [`ErrorDevice`], [`ModelSsdDevice`] and [`ModelDiskDevice`], which have the times of a modelled drive and disk, and [`ZonedDevice`], which makes zones of a
 //! device without any; [`ZoneBandsDevice`], which makes rows for shaped pools of one that has them. Every one passes [`conformance`].
 //!
 //! What is not here: a lock held across an await, an allocation per operation in steady state, a panic on bytes that come
@@ -15,6 +15,7 @@ mod checksum;
 pub mod conformance;
 mod delay;
 pub mod device;
+mod disks;
 mod encrypt;
 mod error;
 mod file;
@@ -32,6 +33,7 @@ mod mem_marks;
 mod mem_stripes;
 mod mem_zeroes;
 mod mirror;
+mod model_disk;
 pub mod model_ssd;
 mod null;
 mod openings;
@@ -56,6 +58,7 @@ mod zoned;
 pub use checksum::{ChecksumDevice, ChecksumOptions};
 pub use delay::{Delay, DelayDevice, DelayPolicy, Delays};
 pub use device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo, RowZones, ZonedInfo};
+pub use disks::{Disks, ReadGauge, Reads};
 pub use encrypt::{EncryptDevice, EncryptOptions, USER_KEY_BYTES_MIN, UserKey};
 pub use error::{ErrorDevice, ErrorPolicy, ErrorRule, Fault, RULES_MAX, When};
 pub use file::{FileDevice, FileDeviceOptions};
@@ -68,6 +71,7 @@ pub use io::{Done, Flags, Io, Lba, Op, OpSet, Status};
 pub use linear::{EXTENTS_MAX, Extent, LinearDevice};
 pub use mem::MemDevice;
 pub use mirror::{LEGS_MAX, LegState, LegStatus, MirrorDevice, MirrorOptions, MirrorStatus};
+pub use model_disk::ModelDiskDevice;
 pub use model_ssd::{ModelSsdDevice, SsdModel};
 pub use null::NullDevice;
 pub use openings::are_known_to_differ;

@@ -160,6 +160,10 @@ impl BlockDevice for LinearDevice {
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         self.children.clone()
     }
+
+    fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
+        Some(self.map.place(lba))
+    }
 }
 
 struct LinearChannel(Rc<Inner>);

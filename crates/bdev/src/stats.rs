@@ -1,7 +1,8 @@
 //! Counts what goes through a device: per channel, without locks or shared cache lines, merged when read.
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
-use crate::io::{Done, Io, Op, Status};
+use crate::disks::{ReadGauge, Reads};
+use crate::io::{Done, Flags, Io, Op, Status};
 use crate::zone_changes::ZoneChanges;
 use base::{AtomicHistogram, Histogram};
 use reactor::{IoFuture, Reactor};
@@ -129,6 +130,8 @@ struct Counters {
     depth: AtomicU64,
     depth_max: AtomicU64,
     abandoned: AtomicU64,
+    /// Reads that somebody waits for: how many have begun and how many have ended.
+    reads: [AtomicU64; 2],
 }
 
 #[inline]
@@ -176,6 +179,18 @@ struct Registry {
 struct RegistryState {
     open: Vec<Arc<Counters>>,
     closed: DeviceStats,
+    /// Of channels that have closed: as many have begun as have ended.
+    closed_reads: u64,
+}
+
+impl ReadGauge for Registry {
+    fn reads(&self) -> Reads {
+        let state = self.state.lock().expect("nothing panics while holding the registry");
+        let sum = |which: usize| state.open.iter().map(|channel| channel.reads[which].load(Relaxed)).sum::<u64>();
+        // Ended first: one that ends in between is under way still.
+        let ended = state.closed_reads + sum(1);
+        Reads { begun: state.closed_reads + sum(0), ended }
+    }
 }
 
 impl StatsDevice {
@@ -242,6 +257,18 @@ impl BlockDevice for StatsDevice {
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         self.child.children()
+    }
+
+    fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
+        self.child.place(lba)
+    }
+
+    fn seeks(&self) -> bool {
+        self.child.seeks()
+    }
+
+    fn read_gauge(&self) -> Option<Arc<dyn ReadGauge>> {
+        Some(self.shared.clone())
     }
 
     fn zone_changes(&self) -> Option<Arc<ZoneChanges>> {
@@ -319,20 +346,28 @@ impl Stopwatch {
 }
 
 /// An operation under way; dropped when its waiter goes away.
-struct Under<'a>(&'a Counters);
+struct Under<'a> {
+    counters: &'a Counters,
+    is_read: bool,
+}
 
 impl Under<'_> {
     fn end(self, done: &Done, elapsed_ns: u64) {
-        bump(&self.0.depth, u64::MAX);
-        self.0.end(done, elapsed_ns);
+        self.leave();
+        self.counters.end(done, elapsed_ns);
         std::mem::forget(self);
+    }
+
+    fn leave(&self) {
+        bump(&self.counters.depth, u64::MAX);
+        bump(&self.counters.reads[1], self.is_read as u64);
     }
 }
 
 impl Drop for Under<'_> {
     fn drop(&mut self) {
-        bump(&self.0.depth, u64::MAX);
-        bump(&self.0.abandoned, 1);
+        self.leave();
+        bump(&self.counters.abandoned, 1);
     }
 }
 
@@ -341,14 +376,17 @@ impl Channel for StatsChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
         let stopwatch = &self.stopwatches[LatencyClass::of(io.op) as usize];
         let began = stopwatch.begin(&self.reactor);
+        let is_read = io.op == Op::Read && !io.flags.has(Flags::LAZY);
+        bump(&self.counters.reads[0], is_read as u64);
         match self.child.submit(io).try_ready() {
             Ok(done) => {
+                bump(&self.counters.reads[1], is_read as u64);
                 self.counters.end(&done, stopwatch.end(&began, &self.reactor));
                 IoFuture::ready(done)
             }
             Err(future) => {
                 self.counters.begin();
-                let under = Under(&self.counters);
+                let under = Under { counters: &self.counters, is_read };
                 IoFuture::new(async move {
                     let done = future.await;
                     under.end(&done, stopwatch.end(&began, &self.reactor));
@@ -368,5 +406,6 @@ impl Drop for StatsChannel {
         let mut state = self.registry.state.lock().expect("nothing panics while holding the registry");
         state.open.retain(|counters| !Arc::ptr_eq(counters, &self.counters));
         state.closed.add(&self.counters);
+        state.closed_reads += self.counters.reads[0].load(Relaxed);
     }
 }

@@ -146,6 +146,12 @@ impl BlockDevice for StripeDevice {
         self.children.clone()
     }
 
+    fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
+        let Geometry { width, chunk } = self.geometry;
+        let (child, at) = self.geometry.place(lba);
+        Some((child, at, if width == 1 { u64::MAX } else { chunk - lba % chunk }))
+    }
+
     fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
         IoFuture::new(async move {
             let row = self.geometry.chunk * self.geometry.width;

@@ -18,7 +18,7 @@ use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery,
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, Below, LogTail};
 use crate::volume::{PoolVolume, Shown, VolumeIdentity};
-use bdev::{BlockDevice, Channel, DeviceInfo, Io, Lba, Status};
+use bdev::{BlockDevice, Channel, DeviceInfo, Disks, Io, Lba, Status};
 use reactor::sync::Notify;
 use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, RefCell};
@@ -304,6 +304,7 @@ async fn open_shard(
         capacity: devices.capacity.open_channel(reactor)?,
         capacity_info: devices.capacity.info(),
         capacity_name: devices.capacity.name().into(),
+        disks: devices.capacity.seeks().then(|| Disks::below(&devices.capacity)),
         for_shadow: superblock.shadowed.then(|| devices.capacity.open_channel(reactor)).transpose()?,
         tuning,
         layers: layers.to_vec(),

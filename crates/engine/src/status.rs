@@ -109,6 +109,10 @@ pub struct ShardStatus {
     pub lost_blocks: u64,
     /// Damaged headers of stripes that scrubs have found, while blocks were in use there.
     pub damaged_headers: u64,
+    /// Disks below that seek, where each is destaged to by itself; 0: none is known.
+    pub disks: usize,
+    /// Of those, disks that hosts read, and to which destage writes only what the log has no room to keep.
+    pub read_disks: usize,
     /// Writes that wait for room in the log.
     pub waiting_writes: usize,
     /// Writes that ever had to.
@@ -273,7 +277,7 @@ impl ShardStatus {
         let (index, counters, room) = (shard.index_stats(), shard.counters(), shard.log().room());
         let (log, meta) = (shard.log().stats(), shard.meta().stats());
         let (waiting_writes, waits) = shard.waits();
-        let shadow = shard.shadow_stats();
+        let (shadow, (disks, read_disks)) = (shard.shadow_stats(), shard.disks());
         ShardStatus {
             number: shard.number(),
             log_bytes: room.bytes_total,
@@ -298,6 +302,8 @@ impl ShardStatus {
             damaged_headers: counters.damaged_headers.get(),
             rescued_blocks: counters.rescued_blocks.get(),
             lost_blocks: counters.lost_blocks.get(),
+            disks,
+            read_disks,
             waiting_writes,
             waits,
             memory_bytes: index.memory_bytes + meta.memory_bytes + shadow.memory_bytes + shard.heat_bytes(),

@@ -58,6 +58,8 @@ pub struct FileInfo {
     pub synchronous: bool,
     /// Ranges can be deallocated.
     pub can_discard: bool,
+    /// A disk that turns: how long an operation takes depends on where the one before it was.
+    pub rotates: bool,
 }
 
 /// An operation on an open file.

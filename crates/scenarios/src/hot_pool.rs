@@ -11,8 +11,8 @@ use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, start};
 use crate::forgetful::ForgetfulDevice;
 use base::Rng;
 use bdev::{
-    BlockDevice, ErrorDevice, ErrorRule, Extent, Fault, FileDevice, FileDeviceOptions, Lba, LinearDevice, Op, Status,
-    When,
+    BlockDevice, ErrorDevice, ErrorRule, Extent, Fault, FileDevice, FileDeviceOptions, Lba, LinearDevice, Op,
+    StatsDevice, Status, When,
 };
 use engine::layout::{Identities, plan};
 use engine::{
@@ -241,7 +241,8 @@ impl Plan {
     /// Opens the devices of the pool.
     pub(crate) fn devices(&self, reactor: &Rc<Reactor>) -> Result<PoolDevices, String> {
         let log = self.log_device(reactor)?;
-        let mut capacity = self.file(reactor, CAPACITY)?;
+        // Counted, so that destage to one that turns sees whether it is read.
+        let mut capacity: Arc<dyn BlockDevice> = Arc::new(StatsDevice::new(self.file(reactor, CAPACITY)?));
         if self.forgets > 0 {
             capacity = Arc::new(ForgetfulDevice::over(capacity, self.forgets, reactor.now_ns()));
         }
@@ -607,7 +608,9 @@ pub(crate) fn add_log(world: &mut World, rng: &mut Rng, plan: Plan, node: NodeId
 /// Makes the disks, the pool and its volumes, on hardware that does not fail yet.
 pub(crate) fn create(world: &mut World, rng: &mut Rng, plan: Plan, node: NodeId) -> Result<(), Failure> {
     add_log(world, rng, plan, node);
-    let options = disk_options(rng, plan, plan.capacity_bytes);
+    // No draw of its own: seeds that have found something stay as they are.
+    let rotates = plan.idle_ns % 3 == 1;
+    let options = DiskOptions { rotates, ..disk_options(rng, plan, plan.capacity_bytes) };
     world.add_disk(node, CAPACITY, options, DiskFaults::default());
     make(world, node, plan, move |reactor| Box::pin(async move { plan.devices(&reactor) }))
 }

@@ -1,4 +1,4 @@
-//! `warm-pool`: a hot pool over a flash cache over slow disks, on a node that is killed and loses power. Flash rots, lies, fails, does
+//! `warm-pool`: a hot pool over a flash cache over slow disks, one after the other or as a stripe, on a node that is killed and loses power. Flash rots, lies, fails, does
 //! not answer, is away for a life and comes back, or is put back to what it was before; the disks may fail, too. What is acknowledged
 //! is durable and nothing stale is read, by volumes, snapshots and clones alike; flash's failures are nobody's errors, and nobody
 //! waits for it for long. In no 24 hours more is written to flash than the budget allows. What has been read of a volume, its clones
@@ -14,7 +14,9 @@ use crate::hot_pool::{self, OpenedPool, Plan, add_log};
 use crate::sides::{self, Side, Sides, read_cells};
 use base::Rng;
 use bdev::flash_cache::{FlashCacheDefect, Mode};
-use bdev::{BlockDevice, FlashCacheDevice, FlashCacheOptions, Io, Lba, Op, StripeDevice};
+use bdev::{
+    BlockDevice, Extent, FlashCacheDevice, FlashCacheOptions, Io, Lba, LinearDevice, Op, StatsDevice, StripeDevice,
+};
 use engine::{CheckOptions, Pool, PoolDevices};
 use reactor::{Reactor, SgList};
 use sim::oracle::fill_cell;
@@ -44,6 +46,8 @@ const READINGS_MAX: u64 = 40;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shelf {
     disks: u64,
+    /// One after the other, and not as a stripe.
+    in_a_row: bool,
     chunk_bytes: u64,
     disk_bytes: u64,
     flash_bytes: u64,
@@ -66,10 +70,21 @@ impl Shelf {
     }
 
     fn slow(&self, plan: &Plan, reactor: &Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
-        let disks = (0..self.disks).map(|number| plan.file(reactor, &disk_path(number)));
-        let mut disks = disks.collect::<Result<Vec<_>, String>>()?;
+        let disk = |number| {
+            // Counted, so that destage sees which of them are read.
+            let disk = StatsDevice::new(plan.file(reactor, &disk_path(number))?);
+            Ok::<Arc<dyn BlockDevice>, String>(Arc::new(disk))
+        };
+        let mut disks = (0..self.disks).map(disk).collect::<Result<Vec<_>, String>>()?;
         if disks.len() == 1 {
             return Ok(disks.remove(0));
+        }
+        if self.in_a_row {
+            let extent =
+                |(child, disk): (usize, &Arc<dyn BlockDevice>)| Extent { child, start: 0, blocks: disk.info().blocks };
+            let extents = disks.iter().enumerate().map(extent).collect();
+            let row = LinearDevice::new("row", disks, extents).map_err(|error| error.to_string())?;
+            return Ok(Arc::new(row));
         }
         let chunk_blocks = (self.chunk_bytes / plan.block_size as u64) as u32;
         let stripe = StripeDevice::new("stripe", disks, chunk_blocks).map_err(|error| error.to_string())?;
@@ -131,11 +146,12 @@ pub(crate) fn pick(rng: &mut Rng) -> (Plan, Shelf) {
         idle_ns: rng.between(50_000, 5_000_000),
         ..plan.layered_if(true, 60)
     };
-    let disks = rng.between(1, 3);
+    let disks = rng.between(1, 4);
     let chunk_bytes = BLOCK << rng.below(6);
     let is_ample = rng.one_in(2);
     let shelf = Shelf {
         disks,
+        in_a_row: rng.one_in(2),
         chunk_bytes,
         disk_bytes: ((plan.capacity_bytes + NOTES_BYTES) / disks).next_multiple_of(chunk_bytes),
         flash_bytes: SEGMENT_BYTES * rng.between(9, 40) + BLOCK * rng.below(16),

@@ -30,6 +30,8 @@ pub struct DiskOptions {
     pub can_discard: bool,
     /// Operations complete at once, inside the submitting turn.
     pub synchronous: bool,
+    /// It says that it turns; its times are as those of others.
+    pub rotates: bool,
     /// Bytes that may be allocated; writes to holes beyond that fail with ENOSPC.
     pub space_bytes: Option<u64>,
 }
@@ -43,6 +45,7 @@ impl Default for DiskOptions {
             volatile_cache: true,
             can_discard: true,
             synchronous: false,
+            rotates: false,
             space_bytes: None,
         }
     }

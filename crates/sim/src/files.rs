@@ -576,5 +576,6 @@ fn file_info(disk: &Disk, file: &OpenFile) -> FileInfo {
         is_block_device: disk.options.block_device,
         synchronous: disk.options.synchronous,
         can_discard: disk.options.can_discard,
+        rotates: disk.options.rotates,
     }
 }

@@ -449,11 +449,18 @@ fn facts(pool: &PoolView) -> String {
                 "waiting writes",
                 format!("{} now, {} since it was opened", total.waiting_writes, output::count(total.waits)),
             ),
+            (
+                "disks",
+                format!("{}, of which hosts read {} that destage leaves alone for now", total.disks, total.read_disks),
+            ),
             ("scrub", pool_care::scrub_line(&open.scrub)),
             ("memory", ByteSize(total.memory_bytes).to_string()),
         ]);
         if open.unused_bytes < pool_care::UNUSED_TOLD {
             facts.retain(|(name, _)| *name != "not used");
+        }
+        if total.disks == 0 {
+            facts.retain(|(name, _)| *name != "disks");
         }
         if total.flattened_bytes == 0 {
             facts.retain(|(name, _)| *name != "copied by flattening");
@@ -582,6 +589,8 @@ fn rates(before: &[PoolView], after: &[PoolView], elapsed: Duration) -> Vec<(Str
             "dirty_bytes": now.total.dirty_bytes,
             "free_bytes": now.total.free_bytes,
             "waiting_writes": now.total.waiting_writes,
+            "disks": now.total.disks,
+            "read_disks": now.total.read_disks,
             "read_bytes_per_second": per_second(|numbers| numbers.user_read_bytes),
             "log_hit_bytes_per_second": per_second(|numbers| numbers.log_hit_bytes),
             "write_bytes_per_second": per_second(|numbers| numbers.user_write_bytes),

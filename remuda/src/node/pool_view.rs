@@ -389,6 +389,12 @@ pub struct ShardNumbers {
     /// Damaged headers of stripes that scrubs have found while blocks were in use there.
     #[serde(default)]
     pub damaged_headers: u64,
+    /// Disks that seek and are destaged to each by itself; 0: none is known.
+    #[serde(default)]
+    pub disks: u64,
+    /// Of those, disks that hosts read, which destage leaves alone while the log has room.
+    #[serde(default)]
+    pub read_disks: u64,
     /// Writes waiting for room in the log.
     pub waiting_writes: u64,
     /// Writes that ever waited.
@@ -446,6 +452,8 @@ impl ShardNumbers {
             lost_blocks: shard.lost_blocks,
             healed_blocks: shard.healed_blocks,
             damaged_headers: shard.damaged_headers,
+            disks: shard.disks as u64,
+            read_disks: shard.read_disks as u64,
             waiting_writes: shard.waiting_writes as u64,
             waits: shard.waits,
             memory_bytes: shard.memory_bytes as u64,
@@ -496,6 +504,9 @@ impl ShardNumbers {
         self.lost_blocks += shard.lost_blocks;
         self.healed_blocks += shard.healed_blocks;
         self.damaged_headers += shard.damaged_headers;
+        // All shards are on the same disks.
+        self.disks = self.disks.max(shard.disks);
+        self.read_disks = self.read_disks.max(shard.read_disks);
         self.waiting_writes += shard.waiting_writes;
         self.waits += shard.waits;
         self.memory_bytes += shard.memory_bytes;

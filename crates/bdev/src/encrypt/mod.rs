@@ -263,6 +263,10 @@ impl BlockDevice for EncryptDevice {
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         vec![self.shared.child.clone()]
     }
+
+    fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
+        Some((0, lba + self.shared.header.data_start, u64::MAX))
+    }
 }
 
 struct EncryptChannel(Rc<Inner>);

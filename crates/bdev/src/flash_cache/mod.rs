@@ -646,6 +646,15 @@ impl BlockDevice for FlashCacheDevice {
         IoFuture::new(self.grow_with_slow(reactor))
     }
 
+    fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
+        Some((0, lba + self.shared.geometry.data_start, u64::MAX))
+    }
+
+    /// In front of anything else it would be in vain.
+    fn seeks(&self) -> bool {
+        true
+    }
+
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         std::iter::once(self.shared.slow.clone()).chain(self.shared.flash.clone()).collect()
     }

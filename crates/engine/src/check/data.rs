@@ -36,6 +36,7 @@ impl Checker {
             capacity,
             capacity_info: self.capacity.info(),
             capacity_name: self.capacity.name().into(),
+            disks: None,
             for_shadow: None,
             tuning: ShardTuning::default(),
             layers: self.volumes.as_ref().map(layers).unwrap_or_default(),

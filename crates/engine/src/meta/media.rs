@@ -3,7 +3,7 @@
 use super::{MetaError, Object};
 use crate::units::BLOCK_BYTES;
 use crate::versions::first_right;
-use bdev::{Channel, DeviceInfo, Done, Flags, Io, Lba, Status};
+use bdev::{Channel, DeviceInfo, Done, Flags, Io, Lba, Op, Status};
 use reactor::{BUF_BYTES_MAX, Begun, Buf, IoFuture, Reactor, SgList};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -83,8 +83,10 @@ impl Media {
         self.reactor.pool().alloc(blocks * BLOCK_BYTES).await
     }
 
+    /// Reads count as upkeep: where a host waits, it has read data as well, or [a part](Self::begin_part).
     async fn transfer(&self, io: Io) -> Result<Buf, Status> {
-        let mut done = self.channel.submit(io).await;
+        let flags = if io.op == Op::Read { io.flags | Flags::LAZY } else { io.flags };
+        let mut done = self.channel.submit(Io { flags, ..io }).await;
         done.status.check()?;
         // A device may answer a read with other buffers than it was given, but not with several for one.
         done.io.bufs.pop().ok_or(Status::Invalid)

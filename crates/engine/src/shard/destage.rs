@@ -20,8 +20,10 @@ use reactor::{BUF_BYTES_MAX, Buf, IoFuture, SgList};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
+/// Extents that are destaged together: what one drive has to do.
+pub(super) const EXTENTS_MAX: usize = 16;
 /// Writes of one extent under way at the same time.
-const WRITES_MAX: usize = 8;
+pub(super) const WRITES_MAX: usize = 8;
 /// Blocks read and written at a time.
 pub(super) const RUN_BLOCKS_MAX: usize = BUF_BYTES_MAX / BLOCK_BYTES;
 
@@ -103,7 +105,8 @@ impl Shard {
                 None => all &= !self.index.has_chain(block),
             }
         }
-        let waiting = self.move_blocks(owner, &mut moving).await?;
+        let (waiting, is_held) = self.move_blocks(owner, &mut moving).await?;
+        all &= !is_held;
         if self.meta.flush_failures() != failures {
             // Some of it may be lost; it stays dirty. From here to the end nothing waits.
             return Ok(Destaged::InPart);
@@ -136,22 +139,29 @@ impl Shard {
     }
 
     /// Copies blocks from the log to their places. What the log does not give back leaves the list: either it has been
-    /// overwritten meanwhile, or it is lost, or it is to be tried again for the reason that is returned.
+    /// overwritten meanwhile, or it is lost, or it is to be tried again for the reason that is returned. So does what a disk may not
+    /// be given [now](super::sweep); whether there is any.
     async fn move_blocks(
         self: &Rc<Self>,
         owner: meta::Descriptor,
         moving: &mut Vec<Moving>,
-    ) -> Result<Option<Status>, Status> {
+    ) -> Result<(Option<Status>, bool), Status> {
         let mut under_way: Together<'_, bdev::Done> = Together::new();
         let mut unreadable: SmallVec<[Moving; 4]> = SmallVec::new();
         let (mut left, mut waiting) = (BlockSet::EMPTY, None);
         let mut ended = Ok(());
-        let (mut at, mut runs, mut blocks) = (0, 0, 0);
+        let (mut at, mut runs, mut blocks, mut is_held) = (0, 0, 0, false);
         // After a failed flush, what is destaged again may be right in its place, and wrong in the log.
         let mut lends = self.lends && self.meta.flush_failures() == 0;
         while at < moving.len() {
             if moving[at].place.at == IN_PLACE {
                 at += 1;
+                continue;
+            }
+            let (length, writes_max) = self.may_write(moving[at].block, run_length(&moving[at..]));
+            if writes_max == 0 {
+                moving[at..at + length].iter().for_each(|moving| left.insert(moving.block % EXTENT_BLOCKS));
+                (at, is_held) = (at + length, true);
                 continue;
             }
             runs += 1;
@@ -163,8 +173,8 @@ impl Shard {
                 }
             }
             self.moved_in.set(self.reactor.turns());
-            let run = &moving[at..at + run_length(&moving[at..])];
-            if under_way.len() == WRITES_MAX {
+            let run = &moving[at..at + length];
+            while under_way.len() >= writes_max {
                 let done = under_way.first().await;
                 ended = ended.and(done.map_or(Ok(()), |done| done.status.check()));
             }
@@ -214,7 +224,7 @@ impl Shard {
         for lost in unreadable {
             self.give_up(owner, lost).await?;
         }
-        Ok(waiting)
+        Ok((waiting, is_held))
     }
 
     /// Writes a run as a mapped log lends it; whether every block was right. That is looked at after the write: a device in

@@ -6,7 +6,11 @@
 //!                        ^                  |
 //!                        +---settle, new records meanwhile
 //! ```
+//!
+//! Where the capacity device is made of disks that seek they queue in [lanes](super::lane), one for each disk; otherwise in
+//! one.
 
+use super::lane::{Entry, Lane};
 use crate::units::{EXTENT_BLOCKS, LogTail};
 use std::collections::VecDeque;
 
@@ -109,8 +113,10 @@ pub(crate) struct Live {
 
 const _: () = assert!(size_of::<Live>() == 64);
 
+/// The lane of an extent.
+pub(crate) type LaneOf = Box<dyn Fn(u32) -> usize>;
+
 /// See the module.
-#[derive(Default)]
 pub(crate) struct DirtyExtents {
     /// Per extent its slot, or none.
     index: Vec<u32>,
@@ -121,11 +127,12 @@ pub(crate) struct DirtyExtents {
     /// Slots from here on have never had many blocks.
     sets_used: usize,
     free: Vec<u32>,
-    /// By first record. An entry holds while the extent is queued with that very record.
-    queue: VecDeque<(u32, LogTail)>,
-    /// As `queue`: extents of which a destage has left the younger part. Their first records follow each other too, in the midst
-    /// of those of the others.
-    left: VecDeque<(u32, LogTail)>,
+    /// At least one. An entry holds while the extent is queued with that very record.
+    lanes: Vec<Lane>,
+    /// Where there are several.
+    lane_of: Option<LaneOf>,
+    /// Extents of which a destage has left the younger part, by first record: in the midst of those of the others.
+    left: VecDeque<Entry>,
     /// Extents being destaged, few.
     under_way: Vec<u32>,
     blocks: u64,
@@ -135,7 +142,33 @@ impl DirtyExtents {
     pub(crate) fn new(extents: u32) -> DirtyExtents {
         // Room for all is asked for at once and not touched: growing would copy it again and again, in a replay above all.
         let (slab, sets) = (Vec::with_capacity(extents as usize), vec![[0; WORDS]; extents as usize]);
-        DirtyExtents { index: vec![NONE; extents as usize], slab, sets, ..DirtyExtents::default() }
+        DirtyExtents {
+            index: vec![NONE; extents as usize],
+            slab,
+            sets,
+            sets_used: 0,
+            free: Vec::new(),
+            lanes: vec![Lane::default()],
+            lane_of: None,
+            left: VecDeque::new(),
+            under_way: Vec::new(),
+            blocks: 0,
+        }
+    }
+
+    /// From now on extents queue in so many lanes.
+    pub(crate) fn divide(&mut self, lanes: usize, lane_of: LaneOf) {
+        let mut queued: Vec<Entry> = self.lanes.iter_mut().flat_map(Lane::drain).collect();
+        queued.sort_unstable_by_key(|(_, first)| *first);
+        self.lanes = (0..lanes).map(|_| Lane::default()).collect();
+        self.lane_of = Some(lane_of);
+        queued.into_iter().for_each(|(extent, first)| self.lane(extent).push((extent, first)));
+    }
+
+    #[inline]
+    fn lane(&mut self, extent: u32) -> &mut Lane {
+        let lane = self.lane_of.as_ref().map_or(0, |lane_of| lane_of(extent));
+        &mut self.lanes[lane]
     }
 
     /// More extents exist.
@@ -214,7 +247,7 @@ impl DirtyExtents {
                 }
             };
             self.index[extent as usize] = slot;
-            self.queue.push_back((extent, at));
+            self.lane(extent).push((extent, at));
         }
         let state = &mut self.slab[slot as usize];
         if state.destaging && state.since == NO_RECORD {
@@ -281,9 +314,28 @@ impl DirtyExtents {
     /// The queued extent whose record is the oldest, to be destaged now; what it had is returned as a copy.
     pub(crate) fn take(&mut self) -> Option<(u32, DirtyExtent)> {
         self.pass_over();
-        let (queued, left) = (self.queue.front(), self.left.front());
-        let is_left = left.is_some_and(|(_, first)| queued.is_none_or(|(_, other)| first < other));
-        let (extent, _) = if is_left { self.left.pop_front() } else { self.queue.pop_front() }?;
+        let queued =
+            self.lanes.iter_mut().filter_map(|lane| Some((lane.oldest()?, lane))).min_by_key(|(first, _)| *first);
+        let left = self.left.front().filter(|(_, first)| queued.as_ref().is_none_or(|(other, _)| first < other));
+        let extent = match left {
+            Some((extent, _)) => {
+                let extent = *extent;
+                self.left.pop_front();
+                extent
+            }
+            None => queued?.1.take_oldest()?,
+        };
+        Some(self.taken(extent))
+    }
+
+    /// As [`take`](Self::take), the next one of a lane's sweep over so many segments of the log.
+    pub(crate) fn take_next(&mut self, lane: usize, segments: u64) -> Option<(u32, DirtyExtent)> {
+        let DirtyExtents { index, slab, lanes, .. } = self;
+        let extent = lanes[lane].take_next(segments, |entry| holds(index, slab, entry))?;
+        Some(self.taken(extent))
+    }
+
+    fn taken(&mut self, extent: u32) -> (u32, DirtyExtent) {
         let slot = self.slot(extent).expect("what is queued is dirty");
         let blocks = self.set_of(slot);
         let state = &mut self.slab[slot];
@@ -292,7 +344,7 @@ impl DirtyExtents {
         let (first, holes, lost) = (state.first, state.holes.clone(), state.lost.clone());
         let copy = DirtyExtent { extent, first, holes, lost, blocks };
         self.under_way.push(extent);
-        Some((extent, copy))
+        (extent, copy)
     }
 
     /// Of an extent that has been taken, what is in the log from this record on, which is behind its first one, stays dirty,
@@ -305,15 +357,10 @@ impl DirtyExtents {
 
     /// Entries in front that do not hold any more go.
     fn pass_over(&mut self) {
-        let DirtyExtents { index, slab, queue, left, .. } = self;
-        for queue in [queue, left] {
-            while let Some(&(extent, first)) = queue.front() {
-                let slot = index[extent as usize];
-                if slot != NONE && !slab[slot as usize].destaging && slab[slot as usize].first == first {
-                    break;
-                }
-                queue.pop_front();
-            }
+        let DirtyExtents { index, slab, lanes, left, .. } = self;
+        lanes.iter_mut().for_each(|lane| lane.pass_over(|entry| holds(index, slab, entry)));
+        while left.front().is_some_and(|entry| !holds(index, slab, entry)) {
+            left.pop_front();
         }
     }
 
@@ -335,18 +382,16 @@ impl DirtyExtents {
             state.first = since;
         }
         let (first, is_left) = (state.first, state.is_left);
-        let follows = |queue: &VecDeque<(u32, LogTail)>| queue.back().is_none_or(|(_, last)| *last <= first);
-        if is_left && done && follows(&self.left) {
+        if is_left && done && self.left.back().is_none_or(|(_, last)| *last <= first) {
             return self.left.push_back((extent, first));
         }
-        let at = self.queue.partition_point(|(_, other)| *other <= first);
-        self.queue.insert(at, (extent, first));
+        self.lane(extent).insert((extent, first));
     }
 
     /// The oldest record that a map page does not have; `None` when all do.
     pub(crate) fn tail(&mut self) -> Option<LogTail> {
         self.pass_over();
-        let queued = [&self.queue, &self.left].into_iter().filter_map(|queue| queue.front()).map(|(_, first)| *first);
+        let queued = self.lanes.iter().filter_map(Lane::oldest).chain(self.left.front().map(|(_, first)| *first));
         let under_way = self.under_way.iter().filter_map(|extent| self.get(*extent)).map(|state| state.first).min();
         queued.chain(under_way).min()
     }
@@ -391,7 +436,8 @@ impl DirtyExtents {
         self.index.capacity() * 4
             + self.slab.len() * size_of::<Live>()
             + self.sets_used * size_of::<BlockSet>()
-            + (self.queue.capacity() + self.left.capacity()) * 24
+            + self.lanes.iter().map(Lane::memory_bytes).sum::<usize>()
+            + self.left.capacity() * size_of::<Entry>()
     }
 
     /// Dirty blocks in all extents.
@@ -428,9 +474,11 @@ impl DirtyExtents {
         // In their order again.
         let queued = self.extents().filter_map(|extent| Some((extent, self.get(extent)?)));
         let queued = queued.filter(|(_, state)| !state.destaging);
-        let mut queue: Vec<_> = queued.map(|(extent, state)| (extent, state.first)).collect();
+        let mut queue: Vec<Entry> = queued.map(|(extent, state)| (extent, state.first)).collect();
         queue.sort_by_key(|(_, first)| *first);
-        (self.queue, self.left) = (queue.into(), VecDeque::new());
+        self.left.clear();
+        self.lanes.iter_mut().for_each(|lane| drop(lane.drain()));
+        queue.into_iter().for_each(|(extent, first)| self.lane(extent).push((extent, first)));
     }
 
     /// There are bytes over the block from record `at` on; what is below stays as it is.
@@ -480,6 +528,13 @@ impl DirtyExtents {
         self.blocks -= self.set_of(slot).count() as u64;
         self.empty(slot);
     }
+}
+
+/// Whether an entry of a queue holds.
+#[inline]
+fn holds(index: &[u32], slab: &[Live], (extent, first): &Entry) -> bool {
+    let slot = index[*extent as usize];
+    slot != NONE && !slab[slot as usize].destaging && slab[slot as usize].first == *first
 }
 
 #[inline]

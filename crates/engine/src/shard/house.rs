@@ -7,10 +7,11 @@
 //! ```
 
 use super::cramped::Stall;
+use super::destage::EXTENTS_MAX;
 use super::heat::Heat;
 use super::index::Keeps;
 use super::pace::{Fill, Marks};
-use super::{Defect, Shard};
+use super::{Defect, Shard, sweep};
 use crate::bands::{Bands, Stream};
 use crate::meta::{Page, Replacement};
 use crate::units::LogTail;
@@ -21,11 +22,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 /// Wait after an error before it is tried again.
-const RETRY_NS: u64 = 200_000_000;
+pub(super) const RETRY_NS: u64 = 200_000_000;
 /// Wait while nothing that is dirty can be destaged, and while writes wait although nothing is dirty.
 const HELD_BACK_NS: u64 = 100_000;
-/// Extents that are destaged together: what one drive has to do. In bands they have few blocks each, and share stripes.
-const IN_PLACE: usize = 16;
+/// Extents of a shaped pool that are destaged together: they have few blocks each, and share stripes.
 const IN_BANDS: usize = 48;
 /// No more extents of a shaped pool are destaged together once they have so many blocks: some stripes.
 const ROUND_BLOCKS: u32 = 4 * 255;
@@ -56,6 +56,8 @@ pub(super) struct House {
     writes: Cell<u64>,
     /// Nobody has written for a while, or the shard is closing.
     settling: Cell<bool>,
+    /// How many had written when that began.
+    settling_from: Cell<u64>,
     stopping: Cell<bool>,
     stopped: Cell<bool>,
     /// Somebody is [alone](super::alone::Alone).
@@ -98,6 +100,11 @@ impl House {
     /// How the last upkeep that failed ended, until one has succeeded.
     pub(super) fn last_error(&self) -> Option<Status> {
         self.last_error.get()
+    }
+
+    /// A part of upkeep has failed, while others go on.
+    pub(super) fn note_error(&self, failed: Option<Status>) {
+        failed.into_iter().for_each(|status| self.last_error.set(Some(status)));
     }
 }
 
@@ -142,12 +149,19 @@ impl Shard {
                 self.recount_once();
                 house.listens.set(Listens::Anything);
                 house.call.wait_until(|| house.listens.get() == Listens::Nothing || house.stopping.get()).await;
+            } else if self.sweeps.as_ref().is_some_and(|sweeps| sweeps.is_held()) {
+                if house.writes.get() != house.settling_from.get() && self.pace.waiting() == 0 {
+                    // Somebody writes again, and what has come need not leave the log at once.
+                    house.settling.set(false);
+                }
+                self.doze(sweep::LOOK_NS, Listens::Filling).await;
             } else if house.settling.get() {
                 // What is left could not be destaged just now.
                 self.doze(RETRY_NS / 100, Listens::Nothing).await;
             } else {
                 self.doze(self.tuning.idle_ns, Listens::Filling).await;
                 house.settling.set(house.writes.get() == writes);
+                house.settling_from.set(writes);
             }
         }
         let at_work = || {
@@ -200,9 +214,12 @@ impl Shard {
         }
         loop {
             let collects = self.collect_some().await?;
-            let wanted = self.destage_wanted();
-            if wanted {
-                self.destage_some(self.keeps()).await?;
+            let mut wanted = self.destage_wanted();
+            match &self.sweeps {
+                Some(sweeps) if wanted => wanted = self.sweep_some(sweeps).await?,
+                Some(sweeps) => sweeps.rest(),
+                None if wanted => self.destage_some(self.keeps()).await?,
+                None => {}
             }
             self.house.checkpoint_error.take().map_or(Ok(()), Err)?;
             let checkpoints = self.checkpoint_wanted();
@@ -255,7 +272,7 @@ impl Shard {
 
     /// How full the log would be if a checkpoint were made now. Destaging is judged by this: what only a checkpoint is
     /// missing for must not drive it to take extents that have hardly become dirty, page by page.
-    fn fill_after_checkpoint(&self) -> Fill {
+    pub(super) fn fill_after_checkpoint(&self) -> Fill {
         let (fill, room) = (self.fill(), self.log.room());
         let last = self.house.checkpoint.get().map_or(self.first.segment, |tail| tail.segment);
         let moved = self.tail().segment.saturating_sub(last);
@@ -310,7 +327,7 @@ impl Shard {
     async fn destage_round(self: &Rc<Self>, keeps: Option<Keeps<'_>>) -> Result<bool, Status> {
         let mut round: smallvec::SmallVec<[_; 16]> = smallvec::SmallVec::new();
         let mut blocks = 0;
-        let placed = if self.meta.bands().is_some() { IN_BANDS } else { IN_PLACE };
+        let placed = if self.meta.bands().is_some() { IN_BANDS } else { EXTENTS_MAX };
         let (mut depth, mut blocks_max) = (self.tuning.destage_depth.unwrap_or(placed), u32::MAX);
         if let Some(bands) = self.meta.bands() {
             // In its turn, nobody else keeps the device busy where a round ends.
@@ -484,6 +501,7 @@ impl Shard {
 
     /// Destages everything and makes a checkpoint, now.
     pub(crate) async fn settle(self: &Rc<Self>) -> Result<(), Status> {
+        let _hurried = self.sweeps.as_ref().map(sweep::Sweeps::hurry);
         self.heed_failed_flush_alone().await?;
         self.end_round();
         self.log.barrier().await;

@@ -26,6 +26,7 @@ mod house;
 mod index;
 mod knock;
 mod lacks;
+mod lane;
 mod lineage;
 mod locks;
 mod log_map;
@@ -47,6 +48,7 @@ mod shadow;
 mod shape;
 mod shown_by;
 mod slack;
+mod sweep;
 mod take_over;
 mod trim;
 mod turns;
@@ -339,6 +341,8 @@ pub(crate) struct Shard {
     rounds: retire::Rounds,
     /// Of a shaped pool that has one.
     shadow: Option<shadow::Shadow>,
+    /// Where placement is in place, on disks that seek.
+    sweeps: Option<sweep::Sweeps>,
     /// A destage or a checkpoint has ended.
     settled: Notify,
     /// Extents that are not destaged for now: they are being given back, or written past the log. Once for each reason.

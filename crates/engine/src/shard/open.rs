@@ -5,6 +5,7 @@ use super::index::Index;
 use super::lineage::Lineage;
 use super::pace::{self, Pace};
 use super::shadow::Shadow;
+use super::sweep::Sweeps;
 use super::{Counters, Defect, Shard, ShardTuning};
 use crate::bands::BandDefect;
 use crate::error::{Grounds, PoolError};
@@ -15,7 +16,7 @@ use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
 use crate::meter::Meter;
 use crate::units::{Below, EXTENT_BLOCKS, SLICE_EXTENTS, extent_of};
-use bdev::{Channel, DeviceInfo};
+use bdev::{Channel, DeviceInfo, Disks};
 use reactor::Reactor;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -33,6 +34,8 @@ pub(crate) struct ShardParts {
     pub(crate) capacity: Rc<dyn Channel>,
     pub(crate) capacity_info: DeviceInfo,
     pub(crate) capacity_name: Rc<str>,
+    /// The disks below the capacity device, where they seek.
+    pub(crate) disks: Option<Disks>,
     /// A channel of its own to the capacity device, for the shadow: each channel is told [once](crate::flush_watch) of a flush that
     /// failed. Without it, nothing is copied.
     pub(crate) for_shadow: Option<Rc<dyn Channel>>,
@@ -245,7 +248,12 @@ impl Shard {
             _ => {}
         }
         let lends = tuning.lends.unwrap_or_else(|| capacity.writes_at_once());
-        let marks = tuning.marks.unwrap_or(if meta.bands().is_some() { pace::IN_BANDS } else { pace::IN_PLACE });
+        let disks = parts.disks.filter(|_| meta.bands().is_none());
+        let marks = tuning.marks.unwrap_or(match (&disks, meta.bands()) {
+            (Some(_), _) => pace::ON_DISKS,
+            (None, Some(_)) => pace::IN_BANDS,
+            (None, None) => pace::IN_PLACE,
+        });
         let log_blocks = geometry.segments as u64 * geometry.segment_blocks as u64;
         let blocks = extents as u64 * EXTENT_BLOCKS as u64;
         let heat = || Heat::new(log_blocks, blocks, tuning.reinsertion_percent, tuning.reinsertion_count);
@@ -277,6 +285,7 @@ impl Shard {
             mender: Default::default(),
             rounds: Default::default(),
             shadow: superblock.shadow().zip(parts.for_shadow).map(|(shadow, channel)| Shadow::new(shadow, channel)),
+            sweeps: disks.map(Sweeps::new),
             settled: Default::default(),
             held_back: Default::default(),
             streams: Default::default(),
@@ -288,6 +297,7 @@ impl Shard {
             full: Default::default(),
         });
         shard.decide_on_turns();
+        shard.divide_by_disks();
         Ok((shard, recovery))
     }
 }

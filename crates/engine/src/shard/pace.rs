@@ -23,6 +23,8 @@ pub struct Marks {
 
 /// Blocks in place: half of the log is for bursts, which a disk takes long for.
 pub(crate) const IN_PLACE: Marks = Marks { start: 128, soft: 176 };
+/// Blocks in place on [disks that seek](super::sweep): those that are idle make room for the times in which they are not.
+pub(crate) const ON_DISKS: Marks = Marks { start: 96, soft: 176 };
 /// Bands: what is overwritten in the log is neither destaged nor, as long as it is there, moved by the collector.
 pub(crate) const IN_BANDS: Marks = Marks { start: 160, soft: 208 };
 

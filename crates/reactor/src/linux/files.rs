@@ -317,6 +317,7 @@ fn describe_regular(fd: RawFd, status: &libc::stat, direct: bool) -> Result<File
         is_block_device: false,
         synchronous: in_memory,
         can_discard: true,
+        rotates: false,
     })
 }
 
@@ -333,6 +334,9 @@ fn describe_block_device(fd: RawFd, status: &libc::stat, direct: bool) -> Result
     let target = std::fs::read_link(&sysfs).unwrap_or_default();
     let is_zram = target.file_name().is_some_and(|name| name.to_string_lossy().starts_with("zram"));
     let discard = std::fs::read_to_string(format!("{sysfs}/queue/discard_max_bytes")).unwrap_or_default();
+    // A partition has the queue of its disk.
+    let rotational = [format!("{sysfs}/queue/rotational"), format!("{sysfs}/../queue/rotational")];
+    let rotational = rotational.iter().find_map(|path| std::fs::read_to_string(path).ok());
     Ok(FileInfo {
         bytes,
         align: if direct { sector as u32 } else { 1 },
@@ -341,6 +345,7 @@ fn describe_block_device(fd: RawFd, status: &libc::stat, direct: bool) -> Result
         is_block_device: true,
         synchronous: is_zram,
         can_discard: discard.trim().parse::<u64>().unwrap_or(0) > 0,
+        rotates: rotational.is_some_and(|flag| flag.trim() == "1"),
     })
 }
 

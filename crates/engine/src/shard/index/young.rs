@@ -8,7 +8,7 @@
 //! extent with fewer than `least` old ones to destage gives all it has but what is written often; one with none at all is passed over.
 
 use super::super::Defect;
-use super::super::dirty::{BlockSet, DirtyExtent};
+use super::super::dirty::{BlockSet, DirtyExtent, LaneOf};
 use super::super::heat::Heat;
 use super::super::log_policy::{AGES, takes_old_alone};
 use super::{Index, State};
@@ -63,6 +63,19 @@ impl Index {
             }
             return Some(taken);
         }
+    }
+}
+
+impl Index {
+    /// From now on extents that are dirty queue in so many lanes.
+    pub(crate) fn divide(&self, lanes: usize, lane_of: LaneOf) {
+        self.state.borrow_mut().dirty.divide(lanes, lane_of);
+    }
+
+    /// The next extent of a lane's [sweep](super::super::lane) over so many segments of the log, with all that it has.
+    pub(crate) fn take_next(&self, lane: usize, segments: u64) -> Option<Taken> {
+        let (extent, dirty) = self.state.borrow_mut().dirty.take_next(lane, segments)?;
+        Some(Taken { extent, dirty, reinserted: BlockSet::EMPTY })
     }
 }
 
