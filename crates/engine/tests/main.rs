@@ -20,6 +20,7 @@ mod settled;
 mod shaped;
 mod snapshots;
 mod streams;
+mod sweeps;
 mod thousands;
 mod upkeep;
 mod versions;

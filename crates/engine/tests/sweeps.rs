@@ -1,12 +1,10 @@
 //! Destage to disks that seek: in virtual time, to models of disks.
 
-mod common;
-
+use crate::common::*;
 use bdev::{
     BlockDevice, Channel, DeviceError, DeviceInfo, Done, ErrorDevice, ErrorRule, Extent, Fault, Io, Lba, LinearDevice,
     ModelDiskDevice, Op, StatsDevice, Status, StripeDevice,
 };
-use common::*;
 use engine::{LogDevice, Pool, PoolDevices};
 use reactor::{IoFuture, Reactor, ReactorConfig};
 use std::cell::{Cell, RefCell};
@@ -100,7 +98,7 @@ impl Shelf {
         pool.settle(reactor).await.unwrap();
         drop(volume);
         pool.close(reactor).await;
-        let pool = common::open(reactor.clone(), devices).await.unwrap();
+        let pool = open(reactor.clone(), devices).await.unwrap();
         let volume = pool.volume("v").unwrap();
         let (failing, homes) = (failing.unwrap(), Default::default());
         let mut shelf = Shelf { reactor: reactor.clone(), pool, volume, asked, failing, homes, data_start: [0; 2] };
