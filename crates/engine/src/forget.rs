@@ -15,11 +15,14 @@
 
 mod named;
 mod progress;
+mod showing;
 mod unfound;
 
 pub use progress::{ForgetProgress, ForgetSteps};
+pub use showing::SHOWN_BY_MAX;
 pub use unfound::{BlockRange, UNFOUND_RANGES_MAX, UnfoundBlocks};
 
+pub(crate) use showing::{Showing, ShownBy};
 pub(crate) use unfound::Unfound;
 
 use crate::error::{Grounds, PoolError};
@@ -60,6 +63,8 @@ pub struct LostRanges {
     pub ranges: u64,
     /// Their blocks, of 4 KiB.
     pub blocks: u64,
+    /// Other volumes and snapshots that show some of them, at most [`SHOWN_BY_MAX`]: there they cannot be read either.
+    pub shown_by: Vec<String>,
 }
 
 /// What giving up a log takes, or took.
@@ -102,6 +107,14 @@ struct Loss {
     free: Vec<u32>,
 }
 
+impl Loss {
+    /// Extents of volumes that are lost.
+    fn places(&self) -> BTreeSet<(u32, u32)> {
+        let lost = self.lost.iter().map(|(_, descriptor)| (descriptor.volume, descriptor.vextent));
+        lost.chain(self.missing.iter().copied()).collect()
+    }
+}
+
 struct Forgetting<'a> {
     reactor: &'a Rc<Reactor>,
     devices: &'a PoolDevices,
@@ -137,7 +150,7 @@ pub(crate) async fn forget_log(
     let epoch = this.judge_log(&log, force).await?;
     let mut on_log = this.log_superblock(&this.superblock, device.unwrap_or_default(), epoch)?;
     let (catalog, mut shards) = this.read_shards().await?;
-    let mut done = losses(&catalog, &shards);
+    let mut done = this.losses(&catalog, &shards).await?;
     done.unfound = (on_log.shape == Shape::Hot).then(Vec::new);
     let Some(device) = device else { return Ok(done) };
     if let Some(needed) = this.needed(&shards) {
@@ -170,7 +183,7 @@ pub(crate) async fn forget_log(
         }
         progress.shard_done();
     }
-    done.unfound = Some(unfound.into_volumes());
+    done.unfound = Some(unfound.into_volumes(&catalog));
     this.go_on()?;
     let mut owner = Superblock { role: Role::Capacity, device: on_log.other, other: device, ..on_log };
     owner.generation = this.superblock.generation;
@@ -378,6 +391,38 @@ impl Forgetting<'_> {
         Ok((catalog, shards))
     }
 
+    /// What all shards lose, by volume.
+    async fn losses(&self, catalog: &Catalog, shards: &[Opened]) -> Result<ForgottenLog, PoolError> {
+        let (mut lost, mut shown_by): (Vec<(u32, u32)>, _) = (Vec::new(), ShownBy::default());
+        let mut all = ForgottenLog::default();
+        for Opened { meta, loss, new_journal, .. } in shards {
+            all.slices += loss.slices;
+            all.shards_without_journal += new_journal.is_some() as u64;
+            all.freed_extents += loss.freed.len() as u64;
+            let of_shard = loss.places();
+            let showing = Showing::new(catalog, meta.clone(), of_shard.clone());
+            for (layer, vextent) in &of_shard {
+                self.go_on()?;
+                let noted = showing.note(*layer, *vextent, 0..EXTENT_BLOCKS, &mut shown_by).await;
+                noted.map_err(|status| self.io("read a map page", status))?;
+            }
+            lost.extend(of_shard);
+        }
+        all.lost_extents = lost.len() as u64;
+        lost.sort_unstable();
+        for of_volume in lost.chunk_by(|one, next| one.0 == next.0) {
+            let Some(entry) = catalog.get(of_volume[0].0) else { continue };
+            let blocks = of_volume.iter().map(|(_, vextent)| {
+                let first = *vextent as u64 * EXTENT_BLOCKS as u64;
+                entry.blocks.saturating_sub(first).min(EXTENT_BLOCKS as u64)
+            });
+            let ranges = of_volume.chunk_by(|one, next| one.1 + 1 == next.1).count() as u64;
+            let shown_by = shown_by.names(entry.id, catalog);
+            all.volumes.push(LostRanges { volume: entry.name.clone(), ranges, blocks: blocks.sum(), shown_by });
+        }
+        Ok(all)
+    }
+
     /// Extents by which each shard has to grow, when there are too few.
     fn needed(&self, shards: &[Opened]) -> Option<u64> {
         let short = shards.iter().map(|shard| shard.loss.missing.len().saturating_sub(shard.loss.free.len()) as u64);
@@ -450,8 +495,9 @@ impl Forgetting<'_> {
         };
         let gone: BTreeSet<u32> =
             loss.lost.iter().map(|(extent, _)| *extent).chain(loss.freed.iter().copied()).collect();
+        let showing = Showing::new(catalog, shadow.clone(), loss.places());
         let keeps = |shadow: &Meta, extent: u32| !shadow.descriptor(extent).is_free() && !gone.contains(&extent);
-        let rebuild = Rebuild::new(&places, shard, shadow, keeps, unfound).await.map_err(failed)?;
+        let rebuild = Rebuild::new(&places, shard, shadow, keeps, &showing, unfound).await.map_err(failed)?;
         note_lost(rebuild.meta(), loss);
         let tail = LogTail { segment: tail.segment + BEYOND_SHADOW, lsn: tail.lsn + BEYOND_SHADOW };
         rebuild.finish(tail).await.map_err(failed)
@@ -516,31 +562,6 @@ fn is_torn_copy(start: &[u8], ours: &[[u8; BLOCK_BYTES]]) -> bool {
     };
     rest.iter().flatten().all(|byte| *byte == 0)
         && copies.iter().map(comparable).all(|copy| copy.chunks_exact(8).enumerate().all(is_ours))
-}
-
-/// What all shards lose, by volume.
-fn losses(catalog: &Catalog, shards: &[Opened]) -> ForgottenLog {
-    let mut lost: Vec<(u32, u32)> = Vec::new();
-    let mut all = ForgottenLog::default();
-    for Opened { loss, new_journal, .. } in shards {
-        all.slices += loss.slices;
-        all.shards_without_journal += new_journal.is_some() as u64;
-        all.freed_extents += loss.freed.len() as u64;
-        lost.extend(loss.lost.iter().map(|(_, descriptor)| (descriptor.volume, descriptor.vextent)));
-        lost.extend(&loss.missing);
-    }
-    all.lost_extents = lost.len() as u64;
-    lost.sort_unstable();
-    for of_volume in lost.chunk_by(|one, next| one.0 == next.0) {
-        let Some(entry) = catalog.get(of_volume[0].0) else { continue };
-        let blocks = of_volume.iter().map(|(_, vextent)| {
-            let first = *vextent as u64 * EXTENT_BLOCKS as u64;
-            entry.blocks.saturating_sub(first).min(EXTENT_BLOCKS as u64)
-        });
-        let ranges = of_volume.chunk_by(|one, next| one.1 + 1 == next.1).count() as u64;
-        all.volumes.push(LostRanges { volume: entry.name.clone(), ranges, blocks: blocks.sum() });
-    }
-    all
 }
 
 /// Every extent of a slice in the journal is lost, whether it has blocks yet or not: the log may have allocated it. What

@@ -35,7 +35,7 @@ pub use bands::policy;
 pub use check::{CheckCounts, CheckOptions, CheckReport, FINDINGS_MAX, Finding, Severity};
 pub use error::{Grounds, PoolError, volatile_log};
 pub use forget::{
-    BlockRange, ForgetProgress, ForgetSteps, ForgottenLog, LostRanges, UNFOUND_RANGES_MAX, UnfoundBlocks,
+    BlockRange, ForgetProgress, ForgetSteps, ForgottenLog, LostRanges, SHOWN_BY_MAX, UNFOUND_RANGES_MAX, UnfoundBlocks,
 };
 pub use format::Malformed;
 pub use format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};

@@ -16,7 +16,7 @@
 
 use crate::bands::{BandAt, BandEntry, Bands, Cursor, Entry, Surveyed};
 use crate::error::PoolError;
-use crate::forget::{BlockRange, ForgetProgress, Unfound};
+use crate::forget::{BlockRange, ForgetProgress, Showing, Unfound};
 use crate::format::band::BandState;
 use crate::format::superblock::Superblock;
 use crate::meta::media::Media;
@@ -117,6 +117,7 @@ impl Rebuild {
         shard: u16,
         shadow: Rc<Meta>,
         keeps: impl Fn(&Meta, u32) -> bool,
+        showing: &Showing<'_>,
         unfound: &mut Unfound,
     ) -> Result<Rebuild, Failed> {
         let Places { reactor, superblock, catalog, log, capacity, progress } = places;
@@ -138,7 +139,7 @@ impl Rebuild {
             let kept: Vec<u32> = window.clone().filter(|extent| keeps(&rebuild.shadow, *extent)).collect();
             rebuild.take_shadow(&kept).await?;
             rebuild.find(window).await?;
-            rebuild.note_unfound(&kept, catalog, unfound).await?;
+            rebuild.note_unfound(&kept, catalog, showing, unfound).await?;
         }
         rebuild.bands.recount_ended();
         Ok(rebuild)
@@ -242,7 +243,13 @@ impl Rebuild {
     }
 
     /// What of the extents of a window, all of whose stripes have been looked at, has not been found.
-    async fn note_unfound(&mut self, extents: &[u32], catalog: &Catalog, unfound: &mut Unfound) -> Result<(), Failed> {
+    async fn note_unfound(
+        &mut self,
+        extents: &[u32],
+        catalog: &Catalog,
+        showing: &Showing<'_>,
+        unfound: &mut Unfound,
+    ) -> Result<(), Failed> {
         if std::mem::take(&mut self.missing) == 0 {
             return Ok(());
         }
@@ -257,6 +264,8 @@ impl Rebuild {
             for index in (0..EXTENT_BLOCKS).filter(|index| page.get(*index) == LOST && named(*index)) {
                 let first = vextent as u64 * EXTENT_BLOCKS as u64 + index as u64;
                 unfound.note(entry, BlockRange { first, blocks: 1 });
+                let noted = showing.note(volume, vextent, index..index + 1, unfound.shown_by()).await;
+                noted.map_err(|status| Failed::Io("read the shadow of the index", status))?;
             }
         }
         Ok(())

@@ -128,7 +128,7 @@ fn blocks_of_a_shaped_pool_that_no_stripe_has_are_lost_and_told_with_their_volum
         assert_eq!(foreseen.unfound, None, "no stripe has been read");
         let done = forget(&tank).await.unwrap();
         let range = BlockRange { first: 2 * SLICE, blocks: 1 };
-        let unfound = UnfoundBlocks { volume: "v".to_string(), blocks: 1, ranges: vec![range] };
+        let unfound = UnfoundBlocks { volume: "v".to_string(), blocks: 1, ranges: vec![range], shown_by: Vec::new() };
         assert_eq!(done, ForgottenLog { unfound: Some(vec![unfound]), ..foreseen });
         let pool = tank.open().await.unwrap();
         let volume = pool.volume("v").unwrap();
@@ -137,6 +137,65 @@ fn blocks_of_a_shaped_pool_that_no_stripe_has_are_lost_and_told_with_their_volum
         tank.write(&volume, 2 * SLICE, 3).await;
         pool.settle(&tank.reactor).await.unwrap();
         assert_eq!(tank.read(&volume, 2 * SLICE).await, Ok(3));
+        pool.close(&tank.reactor).await;
+    });
+}
+
+/// A volume, its snapshot, a clone that has written next to what is looked at, and one that has written over it.
+async fn family(tank: &Tank, pool: &Pool) {
+    for (name, block) in [("next", 6), ("over", 5)] {
+        let clone = pool.clone_volume(&tank.reactor, "v@s", name, 8).await.unwrap();
+        tank.write(&clone, block, 2).await;
+    }
+}
+
+#[test]
+fn what_a_snapshot_loses_with_a_log_is_told_of_all_that_show_it() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 120);
+    reactor.block_on(async move {
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        tank.write(&volume, 5, 1).await;
+        pool.snapshot(&tank.reactor, &[("v", "s")], 7).await.unwrap();
+        family(&tank, &pool).await;
+        pool.close(&tank.reactor).await;
+        let tank = without_log(&tank);
+        let done = forget(&tank).await.unwrap();
+        let told: Vec<_> = done.volumes.iter().map(|lost| (lost.volume.as_str(), lost.shown_by.clone())).collect();
+        // Those that have written there are lost by themselves.
+        assert_eq!(told, [("v@s", vec!["v".to_string()]), ("next", vec![]), ("over", vec![])]);
+    });
+}
+
+#[test]
+fn what_no_stripe_has_of_a_snapshot_is_told_of_all_that_show_it() {
+    let reactor = reactor();
+    let tank = Tank::shaped(&reactor, 48);
+    reactor.block_on(async move {
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        tank.write(&volume, 5, 1).await;
+        pool.snapshot(&tank.reactor, &[("v", "s")], 7).await.unwrap();
+        family(&tank, &pool).await;
+        pool.settle(&tank.reactor).await.unwrap();
+        pool.close(&tank.reactor).await;
+        let tank = shaped_without_log(&tank);
+        let bands = tank.superblock().await.bands.start;
+        for block in tank.capacity.image().range(bands..).map(|(block, _)| *block) {
+            tank.capacity.flip(block, 300);
+        }
+        let done = forget(&tank).await.unwrap();
+        assert_eq!(done.volumes, []);
+        let told = done.unfound.iter().flatten();
+        let told: Vec<_> =
+            told.map(|lost| (lost.volume.as_str(), lost.ranges[0].first, lost.shown_by.clone())).collect();
+        let shown_by = vec!["next".to_string(), "v".to_string()];
+        assert_eq!(told, [("v@s", 5, shown_by), ("next", 6, vec![]), ("over", 5, vec![])]);
+        let pool = tank.open().await.unwrap();
+        for name in ["v@s", "v", "next", "over"] {
+            assert_eq!(tank.read(&pool.volume(name).unwrap(), 5).await, Err(Status::ReadError), "{name}");
+        }
         pool.close(&tank.reactor).await;
     });
 }

@@ -34,6 +34,8 @@ pub(crate) struct Array {
     /// Rows that it has in the end, when it has grown.
     rows_max: u64,
     note_bytes: u64,
+    /// Blocks of its head.
+    head_blocks: u64,
     defect: Option<ParityDefect>,
 }
 
@@ -42,7 +44,7 @@ impl Array {
         ParityOptions {
             create,
             chunk_bytes: self.chunk_blocks * 4096,
-            head_bytes: FRONT_BLOCKS * 4096 / 4,
+            head_bytes: self.head_blocks * 4096,
             rebuild_note_bytes: self.note_bytes,
             defect: self.defect,
             ..ParityOptions::default()
@@ -51,7 +53,12 @@ impl Array {
 
     /// What each member needs for so many rows.
     fn member_bytes(&self, rows: u64) -> u64 {
-        8192 + FRONT_BLOCKS * 4096 / 4 + rows * self.chunk_blocks * 4096
+        8192 + self.head_blocks * 4096 + rows * self.chunk_blocks * 4096
+    }
+
+    /// The same with room for a shadow of the index.
+    pub(crate) fn with_shadow(self) -> Array {
+        Array { head_blocks: 4 * FRONT_BLOCKS, ..self }
     }
 
     /// The first disk of each bay, and its bytes.
@@ -219,7 +226,8 @@ pub(crate) fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Array) {
         Some(Mutation::GrowUnrecorded) => Some(ParityDefect::GrowUnrecorded),
         _ => None,
     };
-    (plan, Array { members, chunk_blocks, rows, rows_max, note_bytes: rng.between(1, 40) << 16, defect })
+    let (note_bytes, head_blocks) = (rng.between(1, 40) << 16, FRONT_BLOCKS / 4);
+    (plan, Array { members, chunk_blocks, rows, rows_max, note_bytes, head_blocks, defect })
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {

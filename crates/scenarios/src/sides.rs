@@ -84,18 +84,41 @@ impl Sides {
     }
 }
 
+/// The side volumes of an open pool, with their sizes and what of [`RUNS`] they have.
+fn there(pool: &Pool) -> Vec<(Arc<PoolVolume>, u64, Vec<std::ops::Range<u64>>)> {
+    let sides = pool.volumes().into_iter().filter(|volume| volume.name().starts_with(PREFIX));
+    let with_runs = sides.map(|volume| {
+        let blocks = volume.info().blocks;
+        let runs = RUNS.into_iter().map(|run| run.start..run.end.min(blocks)).filter(|run| !run.is_empty());
+        (volume, blocks, runs.collect())
+    });
+    with_runs.collect()
+}
+
 /// What there is of the side volumes of an open pool.
 pub(crate) async fn find(reactor: &Rc<Reactor>, pool: &Pool) -> Result<BTreeMap<String, Found>, String> {
     let mut found = BTreeMap::new();
-    for volume in pool.volumes().into_iter().filter(|volume| volume.name().starts_with(PREFIX)) {
-        let blocks = volume.info().blocks;
+    for (volume, blocks, runs) in there(pool) {
         let mut values = Vec::new();
-        for run in RUNS.into_iter().map(|run| run.start..run.end.min(blocks)).filter(|run| !run.is_empty()) {
+        for run in runs {
             values.extend(read_cells(reactor, &*volume, run, BLOCK).await?);
         }
         found.insert(volume.name().to_string(), (blocks, values));
     }
     Ok(found)
+}
+
+/// The same, where some of it may be lost.
+pub(crate) async fn find_left(reactor: &Rc<Reactor>, pool: &Pool) -> BTreeMap<String, Found> {
+    let mut found = BTreeMap::new();
+    for (volume, blocks, runs) in there(pool) {
+        let mut values = Vec::new();
+        for run in runs {
+            values.extend(read_cells_left(reactor, &*volume, run, BLOCK).await);
+        }
+        found.insert(volume.name().to_string(), (blocks, values));
+    }
+    found
 }
 
 /// What there is of them in a pool that has been opened is what may be, and from now on is known.
@@ -127,6 +150,24 @@ pub(crate) async fn read_cells(
     done.status.check().map_err(|status| format!("reading {cells:?} of {} failed: {status}", device.name()))?;
     let bytes = done.io.bufs.iter().flat_map(|buf| buf.as_slice().chunks(cell_bytes));
     Ok(cells.zip(bytes).map(|(cell, bytes)| read_cell(bytes, cell as usize)).collect())
+}
+
+/// The same, where some of them may be lost: each of these is an error.
+pub(crate) async fn read_cells_left(
+    reactor: &Rc<Reactor>,
+    device: &dyn BlockDevice,
+    cells: std::ops::Range<u64>,
+    cell_bytes: usize,
+) -> Vec<Result<u64, String>> {
+    if let Ok(all) = read_cells(reactor, device, cells.clone(), cell_bytes).await {
+        return all;
+    }
+    let mut values = Vec::new();
+    for cell in cells {
+        let alone = read_cells(reactor, device, cell..cell + 1, cell_bytes).await;
+        values.push(alone.and_then(|mut alone| alone.remove(0)));
+    }
+    values
 }
 
 /// Works with one side volume after the other.

@@ -43,15 +43,22 @@ pub(crate) struct Drive {
     /// Operations are held up by so much at most on their way down, each by another time.
     jitter_ns: u64,
     seed: u64,
+    /// Blocks of its head.
+    head_blocks: u64,
     defect: Option<ZoneBandsDefect>,
 }
 
 impl Drive {
+    /// The same with room for a shadow of the index.
+    pub(crate) fn with_shadow(self) -> Drive {
+        Drive { head_blocks: 4 * FRONT_BLOCKS, ..self }
+    }
+
     /// Of both disks, the path and the bytes.
     pub(crate) fn disks(&self) -> Vec<(String, u64)> {
         // Behind the labels and the table of zones, which begins its data on a megabyte.
         let zones_bytes = (self.zones * (self.capacity * 4096 + 2 * 8) + (2 << 20)).next_multiple_of(4096);
-        vec![(HEAD.into(), FRONT_BLOCKS * 4096 / 4 + 8192), (ZONES.into(), zones_bytes)]
+        vec![(HEAD.into(), self.head_blocks * 4096 + 8192), (ZONES.into(), zones_bytes)]
     }
 
     pub(crate) async fn open(
@@ -174,8 +181,8 @@ pub(crate) fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Drive) {
     let ahead = mutation == Some(Mutation::WriteAhead);
     let jitter_ns = if rng.one_in(2) || ahead { rng.between(1_000, 300_000) } else { 0 };
     let defect = ahead.then_some(ZoneBandsDefect::WriteAhead);
-    let seed = rng.next_u64();
-    (plan, Drive { capacity: band_blocks as u64, zones, active_max, open_max, jitter_ns, seed, defect })
+    let (seed, head_blocks, capacity) = (rng.next_u64(), FRONT_BLOCKS / 4, band_blocks as u64);
+    (plan, Drive { capacity, zones, active_max, open_max, jitter_ns, seed, head_blocks, defect })
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {

@@ -398,7 +398,7 @@ fn loss_text(loss: &LogLoss, verb: &str) -> String {
     };
     for lost in &loss.volumes {
         let (ranges, bytes) = (output::count(lost.ranges), ByteSize(lost.bytes));
-        text += &format!("\n  volume '{}': {ranges} ranges, {bytes}", lost.volume);
+        text += &format!("\n  volume '{}': {ranges} ranges, {bytes}{}", lost.volume, shown_text(&lost.shown_by));
     }
     if loss.shards_without_journal > 0 {
         text += &format!(
@@ -420,8 +420,19 @@ fn loss_text(loss: &LogLoss, verb: &str) -> String {
     text
 }
 
+/// Who else has lost it.
+fn shown_text(shown_by: &[String]) -> String {
+    let named: Vec<String> = shown_by.iter().take(BAD_SHOWN_MAX).map(|name| format!("'{name}'")).collect();
+    match (shown_by.len(), shown_by.len() - named.len()) {
+        (0, _) => String::new(),
+        (_, 0) => format!(", shown by {} too", named.join(", ")),
+        (_, more) => format!(", shown by {} and {more} others too", named.join(", ")),
+    }
+}
+
 fn unfound_text(unfound: &UnfoundView) -> String {
-    let mut text = format!("\n  volume '{}': {}", unfound.volume, ByteSize(unfound.bytes));
+    let shown_by = shown_text(&unfound.shown_by);
+    let mut text = format!("\n  volume '{}': {}{shown_by}", unfound.volume, ByteSize(unfound.bytes));
     let shown = unfound.ranges.iter().take(BAD_SHOWN_MAX);
     for range in shown.clone() {
         text += &format!("\n    {} from byte {} on", ByteSize(range.bytes), output::count(range.offset));

@@ -28,6 +28,9 @@ pub struct VolumeLoss {
     pub ranges: u64,
     /// Bytes in them.
     pub bytes: u64,
+    /// Other volumes and snapshots that show some of them, the first 64: there they cannot be read either.
+    #[serde(default)]
+    pub shown_by: Vec<String>,
 }
 
 /// Some bytes of a volume.
@@ -48,6 +51,9 @@ pub struct UnfoundView {
     pub bytes: u64,
     /// Where they are: of all volumes together the first 1024 ranges.
     pub ranges: Vec<ByteRange>,
+    /// Other volumes and snapshots that show some of them, the first 64: there they cannot be read either.
+    #[serde(default)]
+    pub shown_by: Vec<String>,
 }
 
 /// What giving up a log takes, or took.
@@ -172,6 +178,7 @@ fn unfound_view(unfound: &UnfoundBlocks) -> UnfoundView {
         volume: unfound.volume.clone(),
         bytes: bytes(unfound.blocks),
         ranges: unfound.ranges.iter().map(range).collect(),
+        shown_by: unfound.shown_by.clone(),
     }
 }
 
@@ -184,6 +191,7 @@ impl LogLoss {
                 volume: lost.volume.clone(),
                 ranges: lost.ranges,
                 bytes: lost.blocks * BLOCK_BYTES as u64,
+                shown_by: lost.shown_by.clone(),
             })
             .collect();
         let unfound: Option<Vec<UnfoundView>> =

@@ -1,7 +1,9 @@
 //! Blocks of a shaped pool that were not in its log alone, and that no stripe has: they are damaged, and lost. Only reading all
 //! stripes tells.
 
+use super::ShownBy;
 use crate::format::catalog::VolumeEntry;
+use crate::meta::Catalog;
 use std::collections::BTreeMap;
 
 /// Ranges of such blocks that are listed at most, over all volumes; the blocks of all are counted.
@@ -31,6 +33,9 @@ pub struct UnfoundBlocks {
     pub blocks: u64,
     /// Where, in the order of the blocks: of all volumes together [`UNFOUND_RANGES_MAX`] ranges at most.
     pub ranges: Vec<BlockRange>,
+    /// Other volumes and snapshots that show some of them, at most [`SHOWN_BY_MAX`](super::SHOWN_BY_MAX): there they cannot be
+    /// read either.
+    pub shown_by: Vec<String>,
 }
 
 /// All of it, by the numbers of the volumes, in the order in which it is noticed.
@@ -38,6 +43,7 @@ pub struct UnfoundBlocks {
 pub(crate) struct Unfound {
     volumes: BTreeMap<u32, UnfoundBlocks>,
     ranges: usize,
+    shown_by: ShownBy,
 }
 
 impl Unfound {
@@ -47,7 +53,8 @@ impl Unfound {
         if blocks == 0 {
             return;
         }
-        let none = || UnfoundBlocks { volume: entry.name.clone(), blocks: 0, ranges: Vec::new() };
+        let volume = || entry.name.clone();
+        let none = || UnfoundBlocks { volume: volume(), blocks: 0, ranges: Vec::new(), shown_by: Vec::new() };
         let found = self.volumes.entry(entry.id).or_insert_with(none);
         found.blocks += blocks;
         match found.ranges.last_mut() {
@@ -60,10 +67,15 @@ impl Unfound {
         }
     }
 
+    /// Who else shows it.
+    pub(crate) fn shown_by(&mut self) -> &mut ShownBy {
+        &mut self.shown_by
+    }
+
     /// By volumes.
-    pub(super) fn into_volumes(self) -> Vec<UnfoundBlocks> {
-        let mut volumes: Vec<UnfoundBlocks> = self.volumes.into_values().collect();
-        for UnfoundBlocks { ranges, .. } in &mut volumes {
+    pub(super) fn into_volumes(mut self, catalog: &Catalog) -> Vec<UnfoundBlocks> {
+        for (layer, UnfoundBlocks { ranges, shown_by, .. }) in &mut self.volumes {
+            *shown_by = self.shown_by.names(*layer, catalog);
             ranges.sort_unstable_by_key(|range| range.first);
             ranges.dedup_by(|next, range| {
                 let joins = range.end() == next.first;
@@ -71,7 +83,7 @@ impl Unfound {
                 joins
             });
         }
-        volumes
+        self.volumes.into_values().collect()
     }
 }
 
@@ -107,9 +119,9 @@ mod tests {
         for range in 0..2 * UNFOUND_RANGES_MAX as u64 {
             unfound.note(&two, BlockRange { first: 3 * range, blocks: 2 });
         }
-        let volumes = unfound.into_volumes();
+        let volumes = unfound.into_volumes(&Catalog::default());
         let ranges = vec![BlockRange { first: 40, blocks: 25 }, BlockRange { first: 90, blocks: 10 }];
-        assert_eq!(volumes[0], UnfoundBlocks { volume: "v1".to_string(), blocks: 35, ranges });
+        assert_eq!(volumes[0], UnfoundBlocks { volume: "v1".to_string(), blocks: 35, ranges, shown_by: Vec::new() });
         assert_eq!(
             (volumes[1].blocks, volumes[1].ranges.len()),
             (4 * UNFOUND_RANGES_MAX as u64, UNFOUND_RANGES_MAX - 3)

@@ -88,7 +88,7 @@ impl Media {
         let flags = if io.op == Op::Read { io.flags | Flags::LAZY } else { io.flags };
         let mut done = self.channel.submit(Io { flags, ..io }).await;
         done.status.check()?;
-        // A device may answer a read with other buffers than it was given, but not with several for one.
+        // What was given comes back: only a read that takes loans may be answered with other buffers.
         done.io.bufs.pop().ok_or(Status::Invalid)
     }
 

@@ -2,15 +2,17 @@
 //! is what some crash would have left of the media at that moment, with what the oracle knew then; it is opened in a world of its
 //! own, twice.
 //!
-//! A crash point counts when its image is distinct, both recoveries agree, and what they find is allowed.
+//! A crash point counts when its image is distinct, both recoveries agree, and what they find is allowed. Of some the log is lost
+//! besides.
 
+mod lost_log;
 mod recovery;
 
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
 use crate::crashes::{Opening, SECOND_NS, start};
 use crate::ground::Ground;
-use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, add_log, defect_of, make, settle, view};
+use crate::hot_pool::{EXTENT_BLOCKS, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of, make, settle, view};
 use crate::sides::{Side, Sides};
 use crate::{parity_pool, warm_pool, zoned_pool};
 use base::Rng;
@@ -103,16 +105,21 @@ pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
     run_with(run, plan, Ground::Disk)
 }
 
+/// A pool on one core, over a device that has a larger head than planned.
+fn with_shadow(plan: Plan) -> Plan {
+    Plan { reactors: 1, capacity_bytes: plan.capacity_bytes + 4 * FRONT_BLOCKS * 4096, ..plan }
+}
+
 /// The same over members with parity, one of which may be away when the pool is opened again.
 pub(crate) fn run_parity(run: &mut Run) -> Result<(), Failure> {
     let (plan, array) = parity_pool::pick(&mut run.rng, run.world.handle().mutation());
-    run_with(run, Plan { reactors: 1, ..plan }, Ground::Parity(array))
+    run_with(run, with_shadow(plan), Ground::Parity(array.with_shadow()))
 }
 
 /// The same on zones.
 pub(crate) fn run_zoned(run: &mut Run) -> Result<(), Failure> {
     let (plan, drive) = zoned_pool::pick(&mut run.rng, run.world.handle().mutation());
-    run_with(run, Plan { reactors: 1, ..plan }, Ground::Zones(drive))
+    run_with(run, with_shadow(plan), Ground::Zones(drive.with_shadow()))
 }
 
 /// The same with a warm pool, whose flash may be away when it is opened again.
