@@ -59,6 +59,8 @@ impl Ledger {
     pub(in crate::bands) fn unmapped(&mut self, number: u32) {
         assert_eq!(self.bands[number as usize].state, State::Unmapping, "nobody else takes a band that is unmapped");
         self.successes += 1;
+        // A zone that has been reset is empty.
+        self.unfinished.remove(&number);
         self.free_now(number);
     }
 

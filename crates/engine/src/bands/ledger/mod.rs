@@ -11,7 +11,7 @@ pub(crate) use room::Room;
 
 use super::{BandAt, BandGeometry, RESERVE_BANDS, STREAMS, Stream};
 use crate::format::band::{BandEntry, BandState};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// What tests of the tests break on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +70,6 @@ struct Band {
     under_way: u32,
     /// Stripes that the device has.
     writing: u32,
-    /// Its zone takes no more and is not full: it is to be finished.
-    unfinished: bool,
     /// A flush that should have covered stripes of it has failed: what is needed of it moves elsewhere.
     suspect: bool,
     /// Resets of its zone that failed.
@@ -114,6 +112,8 @@ pub(super) struct Ledger {
     defect: Option<BandDefect>,
     /// Bands are zones.
     zoned: bool,
+    /// Bands whose zones take no more and are not full: they are to be finished.
+    unfinished: BTreeSet<u32>,
     /// Stripes written and bands unmapped: the device does its work.
     successes: u64,
 }
@@ -142,7 +142,6 @@ impl Band {
             held: 0,
             under_way: 0,
             writing: 0,
-            unfinished: false,
             suspect: false,
             resets: 0,
             reset_at: 0,
@@ -180,6 +179,7 @@ impl Ledger {
             bands,
             defect: None,
             zoned,
+            unfinished: BTreeSet::new(),
             successes: 1,
         };
         (0..geometry.bands).for_each(|band| ledger.adopt(band));
@@ -363,9 +363,10 @@ impl Ledger {
         assert!(band.state == State::Free && band.valid + band.held + band.under_way == 0, "a free band is free");
         (band.state, band.stream) = (State::Open, stream as u8);
         (band.written, band.has_data, band.stamp) = (0, false, self.clock);
-        (band.unfinished, band.suspect, band.resets) = (false, false, 0);
+        (band.suspect, band.resets) = (false, 0);
         (band.doubtful, band.is_empty, band.stuck) = (false, false, false);
         band.generation = self.sequence + 1;
+        self.unfinished.remove(&next);
         Some(())
     }
 
@@ -376,7 +377,7 @@ impl Ledger {
         }
         (band.state, band.closed) = (State::Closed, self.clock);
         // The device may have failed to finish one that is full; to ask for that again costs nothing.
-        band.unfinished = self.zoned;
+        self.note_unfinished(number, self.zoned);
         self.settle(number);
     }
 
@@ -422,11 +423,11 @@ impl Ledger {
         // Not settled: the stripe that it refused still counts as under way.
         (band.state, band.closed) = (State::Closed, self.clock);
         band.writing -= 1;
-        band.unfinished = self.zoned;
         if band.written == spot.position + blocks {
             // Who walks the band need not look for its header.
             band.written = spot.position;
         }
+        self.note_unfinished(spot.band, self.zoned);
     }
 
     /// Another band has taken what this one refused.

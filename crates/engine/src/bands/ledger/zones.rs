@@ -14,8 +14,7 @@ impl Ledger {
     pub(in crate::bands) fn adopt_zone(&mut self, number: u32, zone: BandZone) {
         let band = &mut self.bands[number as usize];
         if band.state == State::Retired {
-            band.unfinished = !matches!(zone, BandZone::Done | BandZone::Written(0));
-            return;
+            return self.note_unfinished(number, !matches!(zone, BandZone::Done | BandZone::Written(0)));
         }
         let is_next = zone == BandZone::Written(band.written);
         if let BandZone::Written(written) = zone {
@@ -25,8 +24,9 @@ impl Ledger {
         }
         // An empty one takes no place of those that may be open.
         let may_be_open = !matches!(zone, BandZone::Done | BandZone::Written(0));
-        band.unfinished = may_be_open && !(is_next && band.state == State::Open);
-        if band.state == State::Open && !is_next {
+        let goes_on = is_next && band.state == State::Open;
+        self.note_unfinished(number, may_be_open && !goes_on);
+        if self.bands[number as usize].state == State::Open && !is_next {
             self.open.iter_mut().filter(|open| **open == Some(number)).for_each(|open| *open = None);
             self.bands[number as usize].state = State::Closed;
         }
@@ -41,14 +41,23 @@ impl Ledger {
     /// Bands whose zones are given up, and not under way. Those that are reset soon are finished by that.
     pub(in crate::bands) fn to_finish(&self) -> impl Iterator<Item = u32> {
         let is_idle = |state: State| matches!(state, State::Closed | State::Pending(_) | State::Retired);
-        let bands = self.bands.iter().zip(0..);
-        bands
-            .filter(move |(band, _)| band.unfinished && band.writing == 0 && is_idle(band.state))
-            .map(|(_, number)| number)
+        let may_be = move |number: &u32| {
+            let band = &self.bands[*number as usize];
+            band.writing == 0 && is_idle(band.state)
+        };
+        self.unfinished.iter().copied().filter(may_be)
     }
 
     pub(in crate::bands) fn finished(&mut self, number: u32) {
-        self.bands[number as usize].unfinished = false;
+        self.unfinished.remove(&number);
+    }
+
+    /// Notes whether the zone of a band takes no more and is not full.
+    pub(super) fn note_unfinished(&mut self, number: u32, unfinished: bool) {
+        match unfinished {
+            true => self.unfinished.insert(number),
+            false => self.unfinished.remove(&number),
+        };
     }
 
     /// A zone could not be reset. True: it is out of use now, having refused that so often while others were reset or written.
@@ -62,7 +71,8 @@ impl Ledger {
             return false;
         }
         // It may take one of the places for zones that are open.
-        (band.state, band.failing, band.unfinished) = (State::Retired, true, true);
+        (band.state, band.failing) = (State::Retired, true);
+        self.note_unfinished(number, true);
         self.failed += 1;
         true
     }
