@@ -68,7 +68,7 @@ impl Laboratory {
         let hash = photograph.image.hash();
         let findings = match self.known.get(&hash) {
             Some(findings) => findings.clone(),
-            None => Rc::new(recover_twice(self.plan, self.ground, &photograph.image, &mut self.rng)?),
+            None => Rc::new(recover_twice(self.plan, self.ground, photograph, &mut self.rng)?),
         };
         let plan = self.plan;
         let window_cells = plan.window_blocks << (12 - plan.block_shift);
@@ -88,15 +88,15 @@ impl Laboratory {
     }
 }
 
-fn recover_twice(plan: Plan, ground: Ground, image: &Image, rng: &mut Rng) -> Result<Findings, Failure> {
-    let mut world = World::new(rng.next_u64());
+fn recover_twice(plan: Plan, ground: Ground, photograph: &Photograph, rng: &mut Rng) -> Result<Findings, Failure> {
+    let (mut world, image) = (World::new(rng.next_u64()), &photograph.image);
     let found = lives(&mut world, plan, ground, image, rng);
     let found = found.map_err(|failure| {
         let tail = world.handle().tail(TAIL_LINES).join("\n    ");
         Failure::new(format!("recovering image {:016x}: {failure}\n    {tail}", image.hash()))
     })?;
     if image.hash().is_multiple_of(LOG_LOST_ONE_IN) {
-        let judged = lost_log::judge(plan, ground, image, &found);
+        let judged = lost_log::judge(plan, ground, photograph, &found);
         judged.map_err(|failure| Failure::new(format!("image {:016x}: {failure}", image.hash())))?;
     }
     Ok(found)
