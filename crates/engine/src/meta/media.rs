@@ -78,6 +78,11 @@ impl Media {
         &self.written
     }
 
+    /// Blocks that one read can fill a buffer with.
+    pub(crate) fn blocks_per_read(&self) -> usize {
+        self.transfer_blocks
+    }
+
     /// A buffer of so many blocks.
     pub(crate) async fn buffer(&self, blocks: usize) -> Buf {
         self.reactor.pool().alloc(blocks * BLOCK_BYTES).await

@@ -52,7 +52,7 @@ use glance::UnitTable;
 use log_note::LogNotes;
 pub(crate) use log_note::log_known;
 use media::Media;
-use reactor::{IoFuture, Reactor};
+use reactor::{Buf, IoFuture, Reactor};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -663,30 +663,31 @@ async fn read_tables(
     root: &Root,
     tables: &mut [Table],
 ) -> Result<(), MetaError> {
-    /// Table pages of one read, both slots of each.
+    /// Table pages of one read at most, both slots of each.
     const BATCH: u32 = 32;
     /// Reads under way at once.
     const READS_MAX: usize = 4;
+    let batch_pages = (media.blocks_per_read() as u32 / 2).clamp(1, BATCH);
     let all = span.region.table_pages();
     let is_written = |table: u32| matches!(root.tables.get((span.first_table + table) as usize), Some(Some(_)));
-    let batches = (0..all).step_by(BATCH as usize).map(|index| index..all.min(index + BATCH));
+    let batches = (0..all).step_by(batch_pages as usize).map(|index| index..all.min(index + batch_pages));
     let mut asked = batches.filter(|batch| batch.clone().any(is_written));
     let mut reads = Together::new();
     for batch in asked.clone() {
         while reads.len() < READS_MAX
             && let Some(next) = asked.next()
         {
-            let object = Object::TablePage { shard, index: span.first_table + next.start };
             let (block, pages) = (span.region.table_slot(next.start, 0), next.end - next.start);
-            reads.push(IoFuture::new(read_slots(media, object, block, pages)));
+            reads.push(IoFuture::new(read_slots(media, block, pages)));
         }
-        let bytes = reads.first().await.expect("the reads of the batches are begun in their order")?;
+        let bytes = reads.first().await.expect("the reads of the batches are begun in their order");
         let (index, pages) = (batch.start, batch.end - batch.start);
         for page in 0..pages {
             let table = span.first_table + index + page;
             let Some(Some(wanted)) = root.tables.get(table as usize) else { continue };
             let object = Object::TablePage { shard, index: table };
-            let both = bytes.as_ref().map(|bytes| &bytes[page as usize * 2 * BLOCK_BYTES..][..2 * BLOCK_BYTES]);
+            let slots = |bytes| &Buf::as_slice(bytes)[page as usize * 2 * BLOCK_BYTES..][..2 * BLOCK_BYTES];
+            let both = bytes.as_ref().map(slots);
             let found = read_table(media, object, &span.region, index + page, *wanted, both).await?;
             let block = span.region.table_slot(index + page, found.slot);
             let damaged = |reason| MetaError::Damaged { object, block, reason };
@@ -710,11 +711,12 @@ async fn read_tables(
     Ok(())
 }
 
-/// Both slots of some table pages; `None` when they cannot be read together, as when an unused slot cannot be read.
-async fn read_slots(media: &Media, object: Object, block: u64, pages: u32) -> Result<Option<Vec<u8>>, MetaError> {
-    match media.read_object(object, block, pages as usize * 2).await {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(MetaError::Io { .. }) => Ok(None),
-        Err(error) => Err(error),
+/// Both slots of some table pages, in memory that is there anyway; `None` when they cannot be read together, as when an unused slot
+/// cannot be read.
+async fn read_slots(media: &Media, block: u64, pages: u32) -> Option<Buf> {
+    let blocks = pages as usize * 2;
+    match blocks <= media.blocks_per_read() {
+        true => media.read(block, media.buffer(blocks).await).await.ok(),
+        false => None,
     }
 }

@@ -161,6 +161,11 @@ impl Index {
         self.state.borrow().places.get(volume, vextent)
     }
 
+    /// How many extents of a slice of a volume, of those up to `end`, have no place.
+    pub(crate) fn missing(&self, volume: u32, slice: u32, end: u32) -> u32 {
+        self.state.borrow().places.missing(volume, slice, end)
+    }
+
     /// The place of an extent of a volume is looked up soon.
     #[inline]
     pub(crate) fn expect(&self, volume: u32, vextent: u32) {

@@ -6,7 +6,7 @@ use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
 use std::rc::Rc;
 
 /// Slices that are looked at in a turn.
-const SLICES_PER_TURN: usize = 128;
+const SLICES_PER_TURN: usize = 1024;
 
 impl Shard {
     /// Extents that there would be too few of; `sizes` are those of the layers that count, in blocks and by layer.
@@ -23,9 +23,7 @@ impl Shard {
             }
             let Ok(found) = sizes.binary_search_by_key(&layer, |(layer, _)| *layer) else { continue };
             let end = sizes[found].1.div_ceil(EXTENT_BLOCKS as u64).min(u64::from(u32::MAX)) as u32;
-            let first = slice.saturating_mul(SLICE_EXTENTS);
-            let extents = first..first.saturating_add(SLICE_EXTENTS).min(end);
-            missing += extents.filter(|vextent| self.index.extent(layer, *vextent).is_none()).count() as u64;
+            missing += u64::from(self.index.missing(layer, slice, end));
         }
         missing.saturating_sub(free())
     }

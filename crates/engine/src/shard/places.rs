@@ -159,6 +159,14 @@ impl Places {
         (extent != NONE).then_some(extent)
     }
 
+    /// How many extents of a slice, of those up to `end`, have no place.
+    pub(crate) fn missing(&self, volume: u32, slice: u32, end: u32) -> u32 {
+        let wanted = end.saturating_sub(slice.saturating_mul(SLICE_EXTENTS)).min(SLICE_EXTENTS);
+        let Some(slot) = self.slot(volume, slice) else { return wanted };
+        let held = self.slice_at(slot).held(slice).filter(|(vextent, _)| *vextent < end).count() as u32;
+        wanted - held
+    }
+
     /// A free extent is taken for an extent of a volume; `None` when there is none.
     pub(crate) fn allocate(&mut self, volume: u32, vextent: u32) -> Option<u32> {
         let extent = self.reserve()?;
@@ -415,6 +423,9 @@ mod tests {
         assert_eq!(places.of_any(&[2, 1], 0..u32::MAX), at);
         let room = (places.groups.len(), places.slices.len());
         assert_eq!(places.held(), [(1, 6), (2, 6)]);
+        let missing = [(0, 320), (0, 15), (0, 8), (1, 320), (1, 17), (1, 16), (1, 3), (2, 320), (2, 33)];
+        let missing = missing.map(|(slice, end)| places.missing(1, slice, end));
+        assert_eq!(missing, [14, 14, 7, 15, 0, 0, 0, 16, 1]);
         places.assign(80, 2, 15);
         assert_eq!(places.held_by(2), 6, "one in place of another");
         for volume in [1, 2] {
