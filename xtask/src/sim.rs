@@ -38,7 +38,7 @@ const POINTS_SCENARIOS: [(&str, u64); 5] = [
     ("zoned-pool-images", 5_000),
     ("warm-pool-images", 5_000),
 ];
-const POINTS_TIME: Duration = Duration::from_secs(600);
+const POINTS_TIME: Duration = Duration::from_secs(900);
 const POINTS_BATCH_SEEDS: u64 = 50;
 
 /// Every scenario over up to [`BOUNDED_SEEDS`] seeds within [`BOUNDED_TIME`].

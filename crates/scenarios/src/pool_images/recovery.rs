@@ -25,7 +25,7 @@ const LIVES_MAX: u64 = 4;
 const TAIL_LINES: usize = 40;
 
 /// Of so many images one loses its log.
-const LOG_LOST_ONE_IN: u64 = 8;
+const LOG_LOST_ONE_IN: u64 = 16;
 
 /// Everything that a recovery found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
