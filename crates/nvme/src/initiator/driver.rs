@@ -63,7 +63,7 @@ impl LaneDriver {
                 Phase::Up(association) if association.number != failed => {
                     if let Some(queue) = self.shared.take_queue(association.number) {
                         self.lane.set_remote(None);
-                        if self.serve(&association, queue).await == Release::Failed {
+                        if let Release::Failed(_) = self.serve(&association, queue).await {
                             failed = association.number;
                         }
                         continue;
@@ -111,7 +111,7 @@ impl LaneDriver {
             Err(error) => {
                 let path = self.shared.options.address;
                 warn!(device = self.shared.name(), %path, queue, %error, "queue not connected");
-                Release::Failed
+                Release::Failed(Broken::Closed)
             }
         };
         self.lane.disconnect(Broken::Local);
@@ -145,7 +145,7 @@ impl LaneDriver {
         self.shared.add_server(self.name, self.reactor.now_ns());
         loop {
             if !self.lane.is_connected() {
-                return Release::Failed;
+                return Release::Failed(self.lane.broken().unwrap_or(Broken::Closed));
             }
             match self.shared.phase() {
                 Phase::Up(current) if current.number == association.number => {}

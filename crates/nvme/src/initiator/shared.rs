@@ -73,8 +73,8 @@ impl fmt::Display for Trouble {
 pub(super) enum Release {
     /// It was closed in order and may be connected again.
     Idle,
-    /// It was lost or could not be connected: the association is not what it was.
-    Failed,
+    /// It was lost or could not be connected, for this reason: the association is not what it was.
+    Failed(Broken),
 }
 
 #[derive(Debug)]
@@ -86,7 +86,8 @@ struct State {
     /// Lanes that hold a queue of the association, or of the one that is ending.
     attached: usize,
     free_queues: Vec<u16>,
-    failed: bool,
+    /// Why a queue of the association failed, where one did.
+    failed: Option<Broken>,
     /// There has been an association.
     was_up: bool,
     /// A queue of the association has been connected.
@@ -151,7 +152,7 @@ impl Shared {
                 wakers: Vec::new(),
                 attached: 0,
                 free_queues: Vec::new(),
-                failed: false,
+                failed: None,
                 was_up: false,
                 had_queue: false,
                 is_barren: false,
@@ -235,7 +236,7 @@ impl Shared {
     pub(super) fn take_queue(&self, number: u64) -> Option<u16> {
         let mut state = self.lock();
         match &state.phase {
-            Phase::Up(association) if association.number == number && !state.failed && !state.closing => {}
+            Phase::Up(association) if association.number == number && state.failed.is_none() && !state.closing => {}
             _ => return None,
         }
         let queue = state.free_queues.pop()?;
@@ -271,8 +272,8 @@ impl Shared {
             match release {
                 // To the far end: the controller may take a moment to notice that it was closed.
                 Release::Idle => state.free_queues.insert(0, queue),
-                Release::Failed => {
-                    state.failed = true;
+                Release::Failed(reason) => {
+                    state.failed.get_or_insert(reason);
                     state.is_barren |= !state.had_queue;
                 }
             }
@@ -293,7 +294,7 @@ impl Shared {
         self.change_use(now_ns, |state| {
             assert_eq!(state.attached, 0, "an association begins when nothing is left of the last one");
             state.free_queues = (1..=queues).rev().collect();
-            state.failed = false;
+            state.failed = None;
             state.was_up = true;
             state.had_queue = false;
             state.trouble = None;
@@ -331,7 +332,8 @@ impl Shared {
         self.lock().attached
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    /// Why a queue of the association has failed.
+    pub(super) fn failure(&self) -> Option<Broken> {
         self.lock().failed
     }
 

@@ -199,8 +199,8 @@ impl Supervisor {
             if !controller.lane().is_connected() {
                 return controller.lane().broken().unwrap_or(Broken::Local);
             }
-            if self.shared.has_failed() {
-                return Broken::Closed;
+            if let Some(reason) = self.shared.failure() {
+                return reason;
             }
             if self.is_closing() {
                 return Broken::Local;

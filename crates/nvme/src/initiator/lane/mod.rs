@@ -541,6 +541,8 @@ impl Lane {
                     link.is_blocked = false;
                 }
                 self.flush(inner);
+                // What was issued when the flush made room for it.
+                self.arm(inner);
             }
         }
     }
