@@ -45,9 +45,14 @@ impl Branches {
         }
     }
 
+    /// The number of the next clone.
+    pub(crate) fn next(&self) -> u64 {
+        self.made.get() + 1
+    }
+
     /// Makes a clone of a volume as it is; its number.
     pub(crate) async fn branch(&self, hands: &Hands, of: u64) -> u64 {
-        let number = self.made.get() + 1;
+        let number = self.next();
         self.made.set(number);
         self.unsure.set(Some(number));
         hands.ledger.borrow_mut().copy(of, number);

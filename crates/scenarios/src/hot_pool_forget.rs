@@ -12,6 +12,7 @@
 use crate::Run;
 use crate::branches::Branches;
 use crate::crashes::{SECOND_NS, live};
+use crate::given_up::GivenUp;
 use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS, add_log, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
@@ -43,9 +44,7 @@ const CRASHED_MAX: u64 = 12;
 enum Attempt {
     /// It did not.
     Crashed,
-    Done,
-    /// The capacity device has to grow by so many MiB.
-    TooSmall(u64),
+    Ended(GivenUp),
 }
 
 /// What outlives the processes.
@@ -241,13 +240,14 @@ impl Stage {
             (0..3, _) if branches.later(hands).len() < BRANCHES_MAX => {
                 let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
                 let of = volumes[rng.below(volumes.len() as u64) as usize];
-                let number = branches.branch(hands, of).await;
-                // What only the log has of the one is what only it has of the other.
+                // What only the log has of the one is what only it has of the other, also if the process does not see the end of it.
+                let number = branches.next();
                 for touched in [&self.touched, &self.touched_since] {
                     let shared: Vec<_> =
                         touched.borrow().iter().filter(|(volume, _)| *volume == of).map(|(_, slice)| *slice).collect();
                     touched.borrow_mut().extend(shared.into_iter().map(|slice| (number, slice)));
                 }
+                branches.branch(hands, of).await;
             }
             (0 | 3, Some(number)) => {
                 self.touch_all(number);
@@ -454,8 +454,8 @@ impl Stage {
             let alive = world.is_running(self.node) && self.sim.alive(self.node);
             down(world, self.node, crash);
             match ended.replace(Attempt::Crashed) {
-                Attempt::Done if alive => return Ok(()),
-                Attempt::TooSmall(mib) if alive => larger_mib = mib,
+                Attempt::Ended(GivenUp::Done) if alive => return Ok(()),
+                Attempt::Ended(GivenUp::TooSmall(mib)) if alive => larger_mib = mib,
                 _ if !force && rng.one_in(4) => self.return_log(world, rng, old)?,
                 _ => {}
             }
@@ -506,7 +506,7 @@ impl Stage {
                 let same =
                     foreseen.as_ref().is_ok_and(|foreseen| ForgottenLog { unfound: None, ..foreseen.clone() } == told);
                 self.expect(same, || format!("foreseen was {foreseen:?}, and it took {forgotten:?}"));
-                Attempt::Done
+                Attempt::Ended(GivenUp::Done)
             }
             Err(error) => self.refused(error.to_string(), larger_mib),
         }
@@ -522,15 +522,15 @@ impl Stage {
     }
 
     fn refused(&self, error: String, larger_mib: u64) -> Attempt {
-        if error.contains("is its log, and can be read") {
-            // The last attempt went further than its process could see.
-            return Attempt::Done;
-        }
-        let words: Vec<&str> = error.split(' ').collect();
-        let mib = words.windows(2).find(|pair| pair[1] == "MiB").and_then(|pair| pair[0].parse().ok());
-        self.expect(mib.is_some() && larger_mib == 0, || {
-            format!("giving up a log is refused after growing by {larger_mib} MiB: {error}")
+        let refused = GivenUp::refused(error);
+        let is_allowed = match refused {
+            GivenUp::Done => true,
+            GivenUp::TooSmall(_) => larger_mib == 0,
+            GivenUp::Failed(_) => false,
+        };
+        self.expect(is_allowed, || {
+            format!("giving up a log is refused after growing by {larger_mib} MiB: {refused:?}")
         });
-        mib.map_or(Attempt::Crashed, Attempt::TooSmall)
+        Attempt::Ended(refused)
     }
 }

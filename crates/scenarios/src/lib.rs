@@ -19,6 +19,7 @@ mod engine_meta;
 mod file_crash;
 mod flash_cache;
 mod forgetful;
+mod given_up;
 mod ground;
 mod hot_pool;
 mod hot_pool_changes;

@@ -4,6 +4,7 @@
 use super::Photograph;
 use super::recovery::{Findings, read};
 use crate::crashes::{SECOND_NS, live};
+use crate::given_up::GivenUp;
 use crate::ground::Ground;
 use crate::hot_pool::{Plan, add_log};
 use crate::sides::Sides;
@@ -18,15 +19,6 @@ use std::rc::Rc;
 const CUT_OFF_MAX: u64 = 3;
 /// Virtual time of each.
 const LIFE_NS: u64 = 60 * SECOND_NS;
-
-/// How giving it up ended.
-#[derive(Debug)]
-enum Ended {
-    Done,
-    /// The capacity device has to become so many MiB larger.
-    TooSmall(u64),
-    Failed(String),
-}
 
 /// Without the log of an image that was recovered with it as `with_log` says.
 pub(super) fn judge(plan: Plan, ground: Ground, photograph: &Photograph, with_log: &Findings) -> Result<(), Failure> {
@@ -74,7 +66,7 @@ impl Stage {
                 world.crash_after_writes(self.node, rng.between(1, 30), crash);
                 cut_off += 1;
             }
-            let slot: Rc<RefCell<Option<Ended>>> = Rc::default();
+            let slot: Rc<RefCell<Option<GivenUp>>> = Rc::default();
             let (ended, grows) = (slot.clone(), std::mem::take(&mut larger_mib));
             live(world, self.node, 1, "the log to be given up", LIFE_NS, |reactor| async move {
                 let outcome = self.forget(reactor, grows).await;
@@ -84,11 +76,13 @@ impl Stage {
             world.cancel_crash(self.node);
             down(world, self.node, rng);
             match slot.take().filter(|_| is_whole) {
-                Some(Ended::Done) => return Ok(true),
+                Some(GivenUp::Done) => return Ok(true),
                 // Other grounds do not become larger by themselves.
-                Some(Ended::TooSmall(mib)) if matches!(self.ground, Ground::Disk) && grows == 0 => larger_mib = mib,
-                Some(Ended::TooSmall(_)) => return Ok(false),
-                Some(Ended::Failed(error)) => return Err(Failure::new(format!("the log cannot be given up: {error}"))),
+                Some(GivenUp::TooSmall(mib)) if matches!(self.ground, Ground::Disk) && grows == 0 => larger_mib = mib,
+                Some(GivenUp::TooSmall(_)) => return Ok(false),
+                Some(GivenUp::Failed(error)) => {
+                    return Err(Failure::new(format!("the log cannot be given up: {error}")));
+                }
                 None => {}
             }
         }
@@ -98,29 +92,20 @@ impl Stage {
         self.ground.devices(&self.plan, reactor, false, None).await
     }
 
-    async fn forget(self, reactor: Rc<Reactor>, larger_mib: u64) -> Ended {
+    async fn forget(self, reactor: Rc<Reactor>, larger_mib: u64) -> GivenUp {
         let devices = match self.devices(&reactor).await {
             Ok(devices) => devices,
-            Err(error) => return Ended::Failed(error),
+            Err(error) => return GivenUp::Failed(error),
         };
         if larger_mib > 0 {
             let info = devices.capacity.info();
             let bytes = info.bytes() + (larger_mib << 20);
             if let Err(error) = devices.capacity.resize(&reactor, bytes / info.block_size as u64).await {
-                return Ended::Failed(error.to_string());
+                return GivenUp::Failed(error.to_string());
             }
         }
-        let Err(error) = Pool::forget_log(&reactor, &devices, false, &Default::default()).await else {
-            return Ended::Done;
-        };
-        let error = error.to_string();
-        // An attempt that was cut off has gone further than its process could see.
-        if error.contains("is its log, and can be read") {
-            return Ended::Done;
-        }
-        let words: Vec<&str> = error.split(' ').collect();
-        let mib = words.windows(2).find(|pair| pair[1] == "MiB").and_then(|pair| pair[0].parse().ok());
-        mib.map_or(Ended::Failed(error), Ended::TooSmall)
+        let ended = Pool::forget_log(&reactor, &devices, false, &Default::default()).await;
+        ended.map_or_else(|error| GivenUp::refused(error.to_string()), |_| GivenUp::Done)
     }
 
     /// Opens the pool and reads everything.
