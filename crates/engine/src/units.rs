@@ -1,5 +1,7 @@
 //! Sizes and places that every part of the engine shares.
 
+use std::ops::Range;
+
 /// Bytes of a block, the unit of mapping and checksums.
 pub const BLOCK_BYTES: usize = 4096;
 /// Blocks of an extent: as many as one map page has entries.
@@ -39,6 +41,21 @@ pub struct LogTail {
 /// The extent of a shard's block.
 pub fn extent_of(block: u32) -> u32 {
     block / EXTENT_BLOCKS
+}
+
+/// Adds a run of blocks to others that lie before it.
+pub(crate) fn join(runs: &mut Vec<Range<u32>>, run: Range<u32>) {
+    match runs.last_mut() {
+        Some(last) if last.end == run.start => last.end = run.end,
+        _ => runs.push(run),
+    }
+}
+
+/// The runs that ascending blocks make.
+pub(crate) fn joined(blocks: impl Iterator<Item = u32>) -> Vec<Range<u32>> {
+    let mut runs = Vec::new();
+    blocks.for_each(|block| join(&mut runs, block..block + 1));
+    runs
 }
 
 /// What lies below a layer: a volume shows it wherever it has nothing of its own.

@@ -2,7 +2,7 @@
 
 use crate::format::catalog::VolumeState;
 use crate::meta::{Catalog, INHERIT, Meta};
-use crate::units::EXTENT_BLOCKS;
+use crate::units::{EXTENT_BLOCKS, joined};
 use bdev::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -92,13 +92,6 @@ impl Showing<'_> {
             Err(Status::Corrupt | Status::ReadError) => return Ok(Vec::new()),
             Err(status) => return Err(status),
         };
-        let mut parts: Vec<Range<u32>> = Vec::new();
-        for index in run.filter(|index| page.get(*index) == INHERIT) {
-            match parts.last_mut() {
-                Some(part) if part.end == index => part.end += 1,
-                _ => parts.push(index..index + 1),
-            }
-        }
-        Ok(parts)
+        Ok(joined(run.filter(|index| page.get(*index) == INHERIT)))
     }
 }

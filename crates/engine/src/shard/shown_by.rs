@@ -2,7 +2,7 @@
 
 use super::Shard;
 use super::index::Place;
-use crate::units::EXTENT_BLOCKS;
+use crate::units::{EXTENT_BLOCKS, joined};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -32,19 +32,10 @@ impl Shard {
         let Some(extent) = self.index.extent(layer, vextent) else { return vec![run] };
         // Held, so that no place needs it again.
         let Ok(_page) = self.meta.load_to_read(extent).await else { return Vec::new() };
-        let mut parts: Vec<Range<u32>> = Vec::new();
-        for index in run {
-            let is_shown = match self.index.place(extent * EXTENT_BLOCKS + index) {
-                Place::Inherit => true,
-                Place::Deltas(_, base) => *base == Place::Inherit,
-                _ => false,
-            };
-            match parts.last_mut() {
-                _ if !is_shown => {}
-                Some(part) if part.end == index => part.end += 1,
-                _ => parts.push(index..index + 1),
-            }
-        }
-        parts
+        joined(run.filter(|index| match self.index.place(extent * EXTENT_BLOCKS + index) {
+            Place::Inherit => true,
+            Place::Deltas(_, base) => *base == Place::Inherit,
+            _ => false,
+        }))
     }
 }

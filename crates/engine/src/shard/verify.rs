@@ -2,7 +2,7 @@
 
 use super::index::Place;
 use super::{Shard, Target};
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, join};
 use bdev::Status;
 use std::ops::Range;
 use std::rc::Rc;
@@ -42,13 +42,6 @@ impl Verified {
         self.good += other.good;
         other.corrupt.into_iter().for_each(|run| join(&mut self.corrupt, run));
         other.lost.into_iter().for_each(|run| join(&mut self.lost, run));
-    }
-}
-
-fn join(runs: &mut Vec<Range<u32>>, run: Range<u32>) {
-    match runs.last_mut() {
-        Some(last) if last.end == run.start => last.end = run.end,
-        _ => runs.push(run),
     }
 }
 
