@@ -363,10 +363,11 @@ pub fn read_cell(bytes: &[u8], cell: usize) -> Result<u64, String> {
     let mut wanted = [0u8; 4096];
     let wanted = &mut wanted[..bytes.len()];
     fill_cell(wanted, stamp, cell);
-    match wanted.iter().zip(bytes).position(|(a, b)| a != b) {
-        None => Ok(stamp),
-        Some(at) => Err(format!("is damaged from byte {at} on (it begins as write {stamp:#x})")),
+    if *wanted == *bytes {
+        return Ok(stamp);
     }
+    let at = wanted.iter().zip(bytes).take_while(|(a, b)| a == b).count();
+    Err(format!("is damaged from byte {at} on (it begins as write {stamp:#x})"))
 }
 
 #[cfg(test)]

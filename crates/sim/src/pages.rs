@@ -1,4 +1,5 @@
-//! Bytes of a medium, in pages that copies share: a copy costs a list of references, and a hash the pages that changed.
+//! Bytes of a medium, in pages that copies share, in chunks that they share too: a copy costs a reference for each MiB, and a hash what
+//! has changed.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -35,16 +36,50 @@ pub(crate) fn hash_bytes(hash: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(hash, |hash, chunk| mix(hash, word(chunk)))
 }
 
+/// Pages of a chunk: what is copied of a large medium when a copy of it changes.
+const CHUNK: usize = 256;
+
+/// So many pages in a row, of which copies share what is the same.
+#[derive(Clone)]
+struct Chunk {
+    pages: Vec<Option<Rc<Page>>>,
+    /// Of the pages; `None` while it is not known.
+    hash: Cell<Option<u64>>,
+}
+
+impl Chunk {
+    fn new() -> Chunk {
+        Chunk { pages: vec![None; CHUNK], hash: Cell::new(None) }
+    }
+
+    /// Equal for equal bytes; 0 for zeroes.
+    fn hash(&self) -> u64 {
+        if let Some(hash) = self.hash.get() {
+            return hash;
+        }
+        let mut hash = 0;
+        for (index, page) in self.pages.iter().enumerate() {
+            if let Some(page) = page
+                && page.hash() != ZEROES
+            {
+                hash = mix(mix(hash, index as u64), page.hash()) | 1;
+            }
+        }
+        self.hash.set(Some(hash));
+        hash
+    }
+}
+
 /// See the module. Zero where nothing was written.
 #[derive(Clone)]
 pub(crate) struct Pages {
-    pages: Vec<Option<Rc<Page>>>,
+    chunks: Vec<Option<Rc<Chunk>>>,
     len: usize,
 }
 
 impl Pages {
     pub(crate) fn new(len: usize) -> Pages {
-        Pages { pages: vec![None; len.div_ceil(PAGE)], len }
+        Pages { chunks: vec![None; len.div_ceil(PAGE * CHUNK)], len }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -56,13 +91,24 @@ impl Pages {
         if len < self.len {
             self.zero(len..self.len);
         }
-        self.pages.resize(len.div_ceil(PAGE), None);
+        self.chunks.resize(len.div_ceil(PAGE * CHUNK), None);
         self.len = len;
+    }
+
+    fn page(&self, page: usize) -> Option<&Rc<Page>> {
+        self.chunks[page / CHUNK].as_ref()?.pages[page % CHUNK].as_ref()
+    }
+
+    /// The place of a page, which changes.
+    fn slot(&mut self, page: usize) -> &mut Option<Rc<Page>> {
+        let chunk = Rc::make_mut(self.chunks[page / CHUNK].get_or_insert_with(|| Rc::new(Chunk::new())));
+        chunk.hash.set(None);
+        &mut chunk.pages[page % CHUNK]
     }
 
     fn page_mut(&mut self, page: usize) -> &mut [u8; PAGE] {
         let empty = || Rc::new(Page { bytes: [0; PAGE], hash: Cell::new(0) });
-        let page = Rc::make_mut(self.pages[page].get_or_insert_with(empty));
+        let page = Rc::make_mut(self.slot(page).get_or_insert_with(empty));
         page.hash.set(0);
         &mut page.bytes
     }
@@ -81,7 +127,7 @@ impl Pages {
     /// Panics outside of the medium.
     pub(crate) fn read(&self, at: usize, target: &mut [u8]) {
         assert!(at + target.len() <= self.len, "a read past the end of a medium");
-        Self::parts(at..at + target.len(), |page, inside, here| match &self.pages[page] {
+        Self::parts(at..at + target.len(), |page, inside, here| match self.page(page) {
             Some(page) => target[here].copy_from_slice(&page.bytes[inside]),
             None => target[here].fill(0),
         });
@@ -97,18 +143,18 @@ impl Pages {
 
     pub(crate) fn zero(&mut self, range: Range<usize>) {
         Self::parts(range, |page, inside, _| match inside.len() {
-            PAGE => self.pages[page] = None,
-            _ if self.pages[page].is_none() => {}
+            _ if self.page(page).is_none() => {}
+            PAGE => *self.slot(page) = None,
             _ => self.page_mut(page)[inside].fill(0),
         });
     }
 
     /// Takes over a range of another medium of the same length.
     pub(crate) fn copy_from(&mut self, other: &Pages, range: Range<usize>) {
-        Self::parts(range, |page, inside, _| match (&other.pages[page], inside.len()) {
-            (source, PAGE) => self.pages[page] = source.clone(),
+        Self::parts(range, |page, inside, _| match (other.page(page), inside.len()) {
+            (None, _) if self.page(page).is_none() => {}
+            (source, PAGE) => *self.slot(page) = source.cloned(),
             (Some(source), _) => self.page_mut(page)[inside.clone()].copy_from_slice(&source.bytes[inside]),
-            (None, _) if self.pages[page].is_none() => {}
             (None, _) => self.page_mut(page)[inside].fill(0),
         });
     }
@@ -119,10 +165,9 @@ impl Pages {
 
     /// Equal for equal bytes.
     pub(crate) fn hash(&self) -> u64 {
-        let pages =
-            self.pages.iter().enumerate().filter_map(|(index, page)| Some((index as u64, page.as_ref()?.hash())));
-        let written = pages.filter(|(_, hash)| *hash != ZEROES);
-        written.fold(self.len as u64, |hash, (index, page)| mix(mix(hash, index), page))
+        let hashes = self.chunks.iter().map(|chunk| chunk.as_ref().map_or(0, |chunk| chunk.hash()));
+        let written = hashes.enumerate().filter(|(_, hash)| *hash != 0);
+        written.fold(self.len as u64, |hash, (index, chunk)| mix(mix(hash, index as u64), chunk))
     }
 }
 
@@ -146,6 +191,23 @@ mod tests {
         let mut bytes = [0; 20];
         other.read(PAGE - 10, &mut bytes);
         assert_eq!((bytes, other.hash()), ([7; 20], before));
+    }
+
+    #[test]
+    fn chunks_are_shared_and_where_bytes_lie_counts() {
+        let mut one = Pages::new(3 * PAGE * CHUNK);
+        let at = |chunk: usize| chunk * PAGE * CHUNK + 5 * PAGE;
+        one.write(at(0), &[7]);
+        let mut other = Pages::new(3 * PAGE * CHUNK);
+        other.write(at(1), &[7]);
+        assert_ne!(one.hash(), other.hash());
+        other.copy_from(&one, 0..3 * PAGE * CHUNK);
+        assert_eq!(one.hash(), other.hash());
+        let copy = one.clone();
+        one.write(at(2), &[1]);
+        assert!(copy.hash() == other.hash() && one.hash() != other.hash());
+        one.zero(at(2)..at(2) + PAGE);
+        assert_eq!(one.hash(), other.hash());
     }
 
     #[test]

@@ -4,10 +4,13 @@
 use crate::disk::CacheLoss;
 use crate::pages::{Pages, hash_bytes, mix};
 use base::Rng;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 const LINE: usize = 64;
 const WORD: usize = 8;
+/// Lines that are looked up together.
+const GROUP: usize = 64;
 /// Versions of a line kept before the oldest is evicted to the media.
 const VERSIONS_MAX: usize = 8;
 
@@ -17,13 +20,43 @@ struct Version {
     data: [u8; LINE],
 }
 
+/// A line's contents since the durable one, oldest first; rarely more than one.
+type Versions = SmallVec<[Version; 1]>;
+
+/// Lines with stores that are not fenced.
+#[derive(Clone, Default)]
+struct Unfenced(BTreeMap<usize, Box<[Versions; GROUP]>>);
+
+impl Unfenced {
+    fn of(&mut self, line: usize) -> &mut Versions {
+        let group = self.0.entry(line / GROUP).or_insert_with(|| Box::new(std::array::from_fn(|_| Versions::new())));
+        &mut group[line % GROUP]
+    }
+
+    /// In ascending order.
+    fn iter(&self) -> impl Iterator<Item = (usize, &Versions)> {
+        let all = self
+            .0
+            .iter()
+            .flat_map(|(group, lines)| lines.iter().enumerate().map(move |(at, line)| (*group * GROUP + at, line)));
+        all.filter(|(_, versions)| !versions.is_empty())
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Versions)> {
+        let all = self
+            .0
+            .iter_mut()
+            .flat_map(|(group, lines)| lines.iter_mut().enumerate().map(move |(at, line)| (*group * GROUP + at, line)));
+        all.filter(|(_, versions)| !versions.is_empty())
+    }
+}
+
 /// Copies share what is the same.
 #[derive(Clone)]
 pub(crate) struct Pmem {
     view: Pages,
     media: Pages,
-    /// Line -> contents since the durable one, oldest first.
-    unfenced: BTreeMap<usize, Vec<Version>>,
+    unfenced: Unfenced,
     /// Fenced stores survive power loss; otherwise this is plain memory in the page cache, lost entirely.
     pub(crate) durable: bool,
 }
@@ -31,7 +64,7 @@ pub(crate) struct Pmem {
 impl Pmem {
     pub(crate) fn new(bytes: u64, durable: bool) -> Pmem {
         let bytes = (bytes as usize).next_multiple_of(LINE);
-        Pmem { view: Pages::new(bytes), media: Pages::new(bytes), unfenced: BTreeMap::new(), durable }
+        Pmem { view: Pages::new(bytes), media: Pages::new(bytes), unfenced: Unfenced::default(), durable }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -59,7 +92,7 @@ impl Pmem {
         for line in start / LINE..(start + source.len()).div_ceil(LINE) {
             let mut data = [0; LINE];
             self.view.read(line * LINE, &mut data);
-            let versions = self.unfenced.entry(line).or_default();
+            let versions = self.unfenced.of(line);
             versions.push(Version { driver, data });
             if versions.len() > VERSIONS_MAX {
                 let oldest = versions.remove(0);
@@ -71,27 +104,27 @@ impl Pmem {
 
     /// Persists the stores of one driver: each line up to that driver's last store into it.
     pub(crate) fn fence(&mut self, driver: usize) {
-        let media = &mut self.media;
-        self.unfenced.retain(|line, versions| {
-            let Some(last) = versions.iter().rposition(|version| version.driver == driver) else { return true };
-            media.write(line * LINE, &versions[last].data);
-            versions.drain(..=last);
-            !versions.is_empty()
-        });
+        for (line, versions) in self.unfenced.iter_mut() {
+            if let Some(last) = versions.iter().rposition(|version| version.driver == driver) {
+                self.media.write(line * LINE, &versions[last].data);
+                versions.drain(..=last);
+            }
+        }
+        self.unfenced.0.retain(|_, lines| lines.iter().any(|versions| !versions.is_empty()));
     }
 
     /// Equal for equal contents, unfenced ones included.
     pub(crate) fn hash(&self) -> u64 {
         let mut hash = mix(mix(1, self.view.hash()), self.media.hash());
-        for (line, versions) in &self.unfenced {
-            hash = versions.iter().fold(mix(hash, *line as u64), |hash, version| hash_bytes(hash, &version.data));
+        for (line, versions) in self.unfenced.iter() {
+            hash = versions.iter().fold(mix(hash, line as u64), |hash, version| hash_bytes(hash, &version.data));
         }
         hash
     }
 
     /// What was not fenced belongs to drivers that are no more: no later fence covers it.
     pub(crate) fn orphan(&mut self) {
-        self.unfenced.values_mut().flatten().for_each(|version| version.driver = usize::MAX);
+        self.unfenced.iter_mut().flat_map(|(_, versions)| versions).for_each(|version| version.driver = usize::MAX);
     }
 
     /// The power goes and comes back. Lines know no common time, so a suffix is any.
@@ -101,7 +134,7 @@ impl Pmem {
             return;
         }
         let tear = rng.one_in(2);
-        for (line, versions) in std::mem::take(&mut self.unfenced) {
+        for (line, versions) in std::mem::take(&mut self.unfenced).iter() {
             let mut target = [0; LINE];
             self.media.read(line * LINE, &mut target);
             let survivor = |rng: &mut Rng| match loss {
