@@ -174,25 +174,27 @@ impl Root {
         if header.shard != shard || header.pool != pool_mark(pool) {
             return Err(Malformed("it belongs to another shard or pool"));
         }
-        let tables = entries.chunks_exact(ENTRY_BYTES).map(|bytes| {
+        let mut tables = Vec::with_capacity(entries.len() / ENTRY_BYTES);
+        for bytes in entries.chunks_exact(ENTRY_BYTES) {
             let raw = RawEntry::read_from_bytes(bytes).expect("the sizes are equal");
-            match raw.slot {
-                NO_SLOT => Ok(None),
-                slot @ (0 | 1) => Ok(Some(TableRef { crc: raw.crc.get(), slot })),
-                _ => Err(Malformed("a table page is in no slot")),
-            }
-        });
+            tables.push(match raw.slot {
+                NO_SLOT => None,
+                slot @ (0 | 1) => Some(TableRef { crc: raw.crc.get(), slot }),
+                _ => return Err(Malformed("a table page is in no slot")),
+            });
+        }
+        let mut bands = Vec::with_capacity(band_entries.len() / BAND_ENTRY_BYTES);
+        for bytes in band_entries.chunks_exact(BAND_ENTRY_BYTES) {
+            bands.push(BandEntry::decode(bytes, band_blocks)?);
+        }
         Ok(Root {
             shard,
             generation: header.generation.get(),
             epoch: header.epoch.get(),
             tail: LogTail { segment: header.tail_segment.get(), lsn: header.tail_lsn.get() },
             log: LogNote { durable_lsn: header.log_durable.get(), is_closed: header.flags.get() & LOG_CLOSED != 0 },
-            tables: tables.collect::<Result<_, _>>()?,
-            bands: band_entries
-                .chunks_exact(BAND_ENTRY_BYTES)
-                .map(|bytes| BandEntry::decode(bytes, band_blocks))
-                .collect::<Result<_, _>>()?,
+            tables,
+            bands,
         })
     }
 }
