@@ -27,7 +27,7 @@ pub(crate) use unfound::Unfound;
 
 use crate::error::{Grounds, PoolError};
 use crate::format::dirty::{DIRTY_ENTRIES, DirtySlice};
-use crate::format::record::NUMBER_MAX;
+use crate::format::record::READ_NUMBER_MAX;
 use crate::format::superblock::{
     LOG_RESERVED_BLOCKS, Role, SHARD_LOG_BLOCKS_MAX, SUPERBLOCK_COPIES, Shape, Superblock, without_opening,
 };
@@ -380,7 +380,7 @@ impl Forgetting<'_> {
                 );
                 return Err(self.refuse(Grounds::Devices, reason));
             }
-            if tail.segment.max(tail.lsn) + BEYOND_SHADOW >= NUMBER_MAX {
+            if tail.segment.max(tail.lsn) + BEYOND_SHADOW >= READ_NUMBER_MAX {
                 return Err(self.refuse(
                     Grounds::Devices,
                     "has given up its log too often: copy its volumes to a new pool".to_string(),

@@ -5,6 +5,7 @@ mod common;
 mod copies;
 mod emptied;
 mod flatten;
+mod forged;
 mod forget;
 mod golden;
 mod hostile;

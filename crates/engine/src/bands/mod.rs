@@ -270,8 +270,11 @@ impl Bands {
             return self.geometry.first_block + at.0 as u64;
         }
         let added = self.added.borrow();
-        let of_block = added.iter().rev().find(|added| added.at <= at).expect("it is behind the first that was added");
-        of_block.block + (at.0 - of_block.at.0) as u64
+        match added.iter().rev().find(|added| added.at <= at) {
+            Some(of_block) => of_block.block + (at.0 - of_block.at.0) as u64,
+            // Read from media, and in no band.
+            None => u64::MAX / BLOCK_BYTES as u64,
+        }
     }
 
     /// Whether there can be a block: it is inside a band that is in use. For places that were read from media.

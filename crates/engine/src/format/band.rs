@@ -1,6 +1,6 @@
 //! The entry of a band in the table at the end of a shaped shard's root: 32 bytes. Bytes: `docs/formats/bands.md`.
 
-use crate::format::Malformed;
+use crate::format::{Malformed, generation};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -88,7 +88,7 @@ impl BandEntry {
         if written > 0 && state == BandState::Free {
             return Err(Malformed("a free band has blocks"));
         }
-        let (generation, stamp) = (raw.generation.get(), raw.stamp.get());
+        let (generation, stamp) = (generation(raw.generation.get())?, generation(raw.stamp.get())?);
         Ok(BandEntry { state, stream: raw.stream, written, valid, generation, stamp })
     }
 }

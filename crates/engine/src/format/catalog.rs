@@ -1,6 +1,6 @@
 //! The catalog: the volumes of a pool. Bytes: `docs/formats/pool.md`.
 
-use crate::format::Malformed;
+use crate::format::{Malformed, generation};
 use uuid::Uuid;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -155,7 +155,7 @@ impl CatalogImage {
         if volumes.iter().any(|volume| volume.origin > volume.id || volume.parent != 0 && !is_below(volume)) {
             return Err(Malformed("a volume lies over what cannot be below it"));
         }
-        Ok(CatalogImage { generation: header.generation.get(), next_id, volumes })
+        Ok(CatalogImage { generation: generation(header.generation.get())?, next_id, volumes })
     }
 }
 

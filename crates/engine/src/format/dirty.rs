@@ -1,7 +1,7 @@
 //! Blocks of a shard's dirty journal. Bytes: `docs/formats/pool.md`.
 
-use crate::format::Malformed;
 use crate::format::root::pool_mark;
+use crate::format::{Malformed, generation};
 use crate::units::BLOCK_BYTES;
 use base::crc32c;
 use uuid::Uuid;
@@ -121,7 +121,8 @@ pub(crate) fn decode_dirty(
     }
     let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
     let entries = entries.chunks_exact(ENTRY_BYTES).take(raw.count.get() as usize);
-    let header = DirtyHeader { generation: raw.generation.get(), sequence: raw.sequence.get(), base: raw.base.get() };
+    let generation = generation(raw.generation.get())?;
+    let header = DirtyHeader { generation, sequence: raw.sequence.get(), base: raw.base.get() };
     Ok((header, entries.map(move |bytes| (word(&bytes[..4]), word(&bytes[4..])))))
 }
 

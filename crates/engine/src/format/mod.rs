@@ -19,5 +19,16 @@ use thiserror::Error;
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
+/// Openings of a pool, of which generations are multiples of 2^32: more, and it is to be copied.
+pub(crate) const EPOCH_MAX: u32 = 1 << 31;
+
+/// A generation that was read from media: as many can follow.
+pub(crate) fn generation(read: u64) -> Result<u64, Malformed> {
+    match read < (EPOCH_MAX as u64) << 32 {
+        true => Ok(read),
+        false => Err(Malformed("its generation is out of range")),
+    }
+}
+
 #[cfg(test)]
 mod tests;

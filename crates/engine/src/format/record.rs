@@ -106,6 +106,8 @@ const CRCS_IN_UNIT: usize = UNIT / 4;
 pub(crate) const HEADER_BYTES_MAX: usize = header_bytes_of_count(RECORD_BLOCKS_MAX as usize);
 /// Record numbers and segment sequences stay below this, so that sums of them never overflow.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+/// What is read from media is below this: more can follow than anybody will write.
+pub(crate) const READ_NUMBER_MAX: u64 = NUMBER_MAX - (1 << 60);
 
 const MAGIC: [u8; 4] = *b"RMRC";
 const WRITE: u8 = 1;
@@ -342,7 +344,7 @@ pub(crate) fn decode(bytes: &[u8], salt: u32) -> Result<Header, NoRecord> {
     if let Some(cause) = record.fault() {
         return impossible(cause);
     }
-    if lsn == 0 || lsn >= NUMBER_MAX {
+    if lsn == 0 || lsn >= READ_NUMBER_MAX {
         return impossible("its number is out of range");
     }
     if (record.payload_bytes() == 0) != (payload == 0) {

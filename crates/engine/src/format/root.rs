@@ -1,8 +1,9 @@
 //! A shard's root: what a checkpoint made durable. Bytes: `docs/formats/pool.md`.
 
-use crate::format::Malformed;
 use crate::format::band::{BAND_ENTRY_BYTES, BandEntry};
+use crate::format::record::READ_NUMBER_MAX;
 use crate::format::superblock::{Shape, Superblock};
+use crate::format::{Malformed, generation};
 use crate::units::LogTail;
 use base::crc32c;
 use uuid::Uuid;
@@ -171,6 +172,10 @@ impl Root {
         if bands > all {
             return Err(Malformed("it has more bands than the shard"));
         }
+        let numbers = [header.tail_segment.get(), header.tail_lsn.get(), header.log_durable.get()];
+        if numbers.iter().any(|number| *number >= READ_NUMBER_MAX) {
+            return Err(Malformed("a number of the log is out of range"));
+        }
         if header.shard != shard || header.pool != pool_mark(pool) {
             return Err(Malformed("it belongs to another shard or pool"));
         }
@@ -189,7 +194,7 @@ impl Root {
         }
         Ok(Root {
             shard,
-            generation: header.generation.get(),
+            generation: generation(header.generation.get())?,
             epoch: header.epoch.get(),
             tail: LogTail { segment: header.tail_segment.get(), lsn: header.tail_lsn.get() },
             log: LogNote { durable_lsn: header.log_durable.get(), is_closed: header.flags.get() & LOG_CLOSED != 0 },

@@ -1,7 +1,7 @@
 //! What frames records in a segment: its header, the headers of groups, and the footer of a summary.
 //! See `docs/formats/pool.md`.
 
-use crate::format::record::{NUMBER_MAX, UNIT};
+use crate::format::record::{READ_NUMBER_MAX, UNIT};
 use base::crc32c;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -133,7 +133,7 @@ impl Segment {
             shard: raw.shard.get(),
             pool: raw.pool,
         };
-        let sane = segment.sequence < NUMBER_MAX && (1..NUMBER_MAX).contains(&segment.first_lsn);
+        let sane = segment.sequence < READ_NUMBER_MAX && (1..READ_NUMBER_MAX).contains(&segment.first_lsn);
         let blank = raw.reserved == [0; 6] && raw.rest == [0; 16];
         Some(match (sane, blank) {
             (true, true) => Ok(segment),

@@ -1,5 +1,6 @@
 //! The header block of a stripe: what the blocks behind it are. Bytes: `docs/formats/bands.md`.
 
+use crate::format::generation;
 use crate::units::BLOCK_BYTES;
 use base::crc32c;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -118,9 +119,9 @@ impl StripeHead {
             return None;
         }
         let head = StripeHead {
-            sequence: raw.sequence.get(),
-            generation: raw.generation.get(),
-            stamp: raw.stamp.get(),
+            sequence: generation(raw.sequence.get()).ok()?,
+            generation: generation(raw.generation.get()).ok()?,
+            stamp: generation(raw.stamp.get()).ok()?,
             band: raw.band.get(),
             position: raw.position.get(),
             shard: raw.shard.get(),

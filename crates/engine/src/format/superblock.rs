@@ -3,6 +3,7 @@
 //! What decodes is sane: nothing overlaps, everything lies inside the devices, and every shard's extents are numbered
 //! without gaps. So the rest of the engine computes places without checking them again.
 
+use crate::format::generation;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use base::crc32c;
 use thiserror::Error;
@@ -649,7 +650,7 @@ impl Superblock {
             pool: Uuid::from_bytes(raw.pool),
             device: Uuid::from_bytes(raw.device),
             other: Uuid::from_bytes(raw.other),
-            generation: raw.generation.get(),
+            generation: generation(raw.generation.get()).map_err(|error| error.0)?,
             epoch: raw.epoch.get(),
             opening: Opening { id: spare.opening.get(), before: spare.opening_before.get() },
             role: match raw.role {

@@ -3,6 +3,7 @@
 use super::PoolDevices;
 use crate::error::{Grounds, PoolError};
 use crate::forget::{BEYOND_SHADOW, SEGMENTS_BEYOND};
+use crate::format::EPOCH_MAX;
 use crate::format::dirty::IndexNote;
 use crate::format::root::Root;
 use crate::format::segment::Segment;
@@ -286,7 +287,7 @@ pub(super) fn no_log(
 /// An epoch that neither device has seen.
 pub(crate) fn next_epoch(one: &Superblock, other: &Superblock) -> Result<u32, PoolError> {
     let next = one.epoch.max(other.epoch).checked_add(1);
-    next.ok_or_else(|| PoolError::Refused {
+    next.filter(|next| *next < EPOCH_MAX).ok_or_else(|| PoolError::Refused {
         pool: one.name.clone(),
         grounds: Grounds::Devices,
         reason: "was opened too often: copy its volumes to a new pool".to_string(),

@@ -260,10 +260,12 @@ impl Shard {
                 let read = self.capacity.submit(io);
                 IoFuture::new(async move {
                     let mut done = read.await;
-                    let mut status = done.status;
-                    if status.is_ok() {
-                        status = self.verified(places, &done.io.bufs);
-                    }
+                    let mut status = match done.status {
+                        Status::Ok => self.verified(places, &done.io.bufs),
+                        // A place that was read from media, and that nobody can have written.
+                        Status::OutOfRange => Status::Corrupt,
+                        status => status,
+                    };
                     if self.may_rescue(status) {
                         let bufs = &mut done.io.bufs;
                         // Boxed, as it is rare and would make the future of every read larger.

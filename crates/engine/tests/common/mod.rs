@@ -11,6 +11,7 @@ pub mod golden;
 pub mod layered;
 #[path = "../../../bdev/tests/common/run.rs"]
 mod run;
+pub mod seals;
 pub mod store;
 pub mod stream;
 pub mod tank;

@@ -148,6 +148,17 @@ impl Tank {
         transfer(&self.reactor, &device, block, Some(&[byte; 4096]), 1).await.unwrap();
     }
 
+    /// As [`Tank::write`] and [`Tank::read`], of a pool that may be anything.
+    pub async fn try_write(&self, volume: &Arc<PoolVolume>, block: u64, byte: u8) -> Result<(), Status> {
+        let device: Arc<dyn BlockDevice> = volume.clone();
+        transfer(&self.reactor, &device, block, Some(&[byte; 4096]), 1).await.map(drop)
+    }
+
+    pub async fn try_read(&self, volume: &Arc<PoolVolume>, block: u64) -> Result<Vec<u8>, Status> {
+        let device: Arc<dyn BlockDevice> = volume.clone();
+        transfer(&self.reactor, &device, block, None, 1).await
+    }
+
     /// The byte that a block of the volume is full of.
     pub async fn read(&self, volume: &Arc<PoolVolume>, block: u64) -> Result<u8, Status> {
         let device: Arc<dyn BlockDevice> = volume.clone();

@@ -394,7 +394,7 @@ impl Scan<'_> {
             && group.blocks() <= GROUP_BLOCKS_MAX
             && block + group.blocks() <= segment_blocks
             && group.records > 0
-            && group.first_lsn < record::NUMBER_MAX;
+            && group.first_lsn < record::READ_NUMBER_MAX;
         if !plausible {
             return Seen::Broken;
         }

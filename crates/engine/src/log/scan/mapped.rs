@@ -3,7 +3,7 @@
 //! durable.
 
 use super::{LogError, Scan};
-use crate::format::record::{self, HEADER_BYTES_MAX, Header, NUMBER_MAX, NoRecord, Record, UNIT};
+use crate::format::record::{self, HEADER_BYTES_MAX, Header, NoRecord, READ_NUMBER_MAX, Record, UNIT};
 use crate::format::segment::Segment;
 use crate::format::summary_page::SummaryPage;
 use crate::log::Medium;
@@ -95,7 +95,7 @@ impl Scan<'_> {
         let page = SummaryPage::peek(head)?;
         let ours = (page.sequence, page.epoch) == (segment.sequence, segment.epoch);
         let next = (page.first_lsn, page.start as u64 * UNIT as u64) == (lsn, offset);
-        if !ours || !next || page.records == 0 || page.end as u64 * UNIT as u64 > at || lsn >= NUMBER_MAX {
+        if !ours || !next || page.records == 0 || page.end as u64 * UNIT as u64 > at || lsn >= READ_NUMBER_MAX {
             return None;
         }
         self.load(segment, at, &mut bytes).ok()?;
