@@ -23,6 +23,9 @@ use std::rc::Rc;
 
 /// Wait after an error before it is tried again.
 pub(super) const RETRY_NS: u64 = 200_000_000;
+/// After an opening hosts come back, and what is left in the log can wait: until somebody writes, but so long at most, and no longer than
+/// it waits at rest.
+const FIRST_WAIT_NS: u64 = 50_000_000;
 /// Wait while nothing that is dirty can be destaged, and while writes wait although nothing is dirty.
 const HELD_BACK_NS: u64 = 100_000;
 /// Extents of a shaped pool that are destaged together: they have few blocks each, and share stripes.
@@ -112,6 +115,9 @@ impl Shard {
     /// Keeps house until the shard is closed.
     pub(super) async fn keep_house(self: Rc<Self>) {
         let house = &self.house;
+        if !house.stopping.get() && self.index.dirty_extents() > 0 {
+            self.doze(FIRST_WAIT_NS.min(self.tuning.idle_ns), Listens::Anything).await;
+        }
         while !house.stopping.get() {
             let writes = house.writes.get();
             let ended = self.upkeep().await;
