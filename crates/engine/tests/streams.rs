@@ -2,6 +2,7 @@
 
 use crate::common::stream::{Bytes, Collect};
 use crate::common::*;
+use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op, Status};
 use engine::{
     CreateOptions, ImportOptions, Imported, LogDevice, Pool, PoolDevices, StreamError, StreamTotals, StreamVerifier,
@@ -255,6 +256,76 @@ fn a_stream_that_is_cut_or_damaged_leaves_everything_as_it_was() {
         to.reap(&reactor).await.unwrap();
         import(&reactor, &to, options, &part, 4096).await.unwrap();
         assert_eq!(read(&reactor, &device(&to, "v"), 2000).await, Ok(2));
+        assert_eq!(to.audit(&reactor).await.unwrap().problems, Vec::<String>::new());
+    });
+}
+
+/// Another number in one field of a stream's header or of one of its records, with the checksum put right.
+fn forged(stream: &[u8], rng: &mut Rng) -> Vec<u8> {
+    const HEADER_BYTES: usize = 512;
+    const RECORD_BYTES: usize = 40;
+    let mut bytes = stream.to_vec();
+    let mut parts = vec![(0, HEADER_BYTES, 8)];
+    let mut at = HEADER_BYTES;
+    while at < bytes.len() {
+        parts.push((at, RECORD_BYTES, 4));
+        at += RECORD_BYTES + u32::from_le_bytes(bytes[at + 32..at + 36].try_into().unwrap()) as usize;
+    }
+    for _ in 0..rng.between(1, 3) {
+        let (start, len, sum) = parts[rng.below(parts.len() as u64) as usize];
+        let part = &mut bytes[start..start + len];
+        let size = [1, 4, 8][rng.below(3) as usize];
+        let field = rng.below((len / size) as u64) as usize * size;
+        let old = part[field..field + size].iter().rev().fold(0u64, |value, byte| value << 8 | *byte as u64);
+        let new = match rng.below(7) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => u64::MAX >> 1,
+            3 => old.wrapping_add(1),
+            4 => old.wrapping_sub(1),
+            5 => 1 << rng.below(64),
+            _ => rng.next_u64(),
+        };
+        part[field..field + size].copy_from_slice(&new.to_le_bytes()[..size]);
+        part[sum..sum + 4].fill(0);
+        let crc = base::crc32c(part);
+        part[sum..sum + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn a_forged_stream_is_taken_or_refused_and_never_panics() {
+    with_pools(|reactor, from, to| async move {
+        from.create_volume(&reactor, "v", 3000, 12, 0).await.unwrap();
+        for lba in [5, 6, 700, 2000, 2999] {
+            put(&reactor, &from, "v", lba, lba as u8).await;
+        }
+        from.snapshot(&reactor, &[("v", "one")], 0).await.unwrap();
+        assert_eq!(submit(&reactor, &from, "v", Op::Unmap, 6, 300).await, Status::Ok);
+        put(&reactor, &from, "v", 1500, 9).await;
+        from.snapshot(&reactor, &[("v", "two")], 0).await.unwrap();
+        let whole = export(&reactor, &from, "v@one", None).await.0;
+        let part = export(&reactor, &from, "v@two", Some("v@one")).await.0;
+        let mut taken = 0;
+        for round in 0..200 {
+            let mut rng = Rng::new(round);
+            let (stream, name) = if rng.one_in(2) { (&whole, "v") } else { (&part, "v@two") };
+            if name == "v@two" {
+                import(&reactor, &to, ImportOptions::default(), &whole, 4096).await.unwrap();
+            }
+            let bytes = forged(stream, &mut rng);
+            let verdict = verified(&bytes, 1000);
+            let ended = import(&reactor, &to, ImportOptions::default(), &bytes, 4096).await;
+            assert!(verdict.is_ok() || ended.is_err(), "round {round}: {verdict:?}, and it is taken");
+            taken += u64::from(ended.is_ok());
+            for volume in to.volumes().iter().filter(|volume| !volume.name().contains('@')) {
+                to.delete_volume_and_snapshots(&reactor, volume.name()).await.unwrap();
+            }
+            to.reap(&reactor).await.unwrap();
+            assert_eq!(to.volumes().len(), 0, "round {round}");
+        }
+        assert!(taken > 0, "forged times and names are no reason to refuse a stream");
         assert_eq!(to.audit(&reactor).await.unwrap().problems, Vec::<String>::new());
     });
 }
