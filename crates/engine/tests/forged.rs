@@ -14,7 +14,7 @@ const ALL: CheckOptions = CheckOptions { payloads: true, data: true, repair: fal
 
 /// More of them: `REMUDA_FORGED_ROUNDS=100000 cargo test -p remuda-engine forged`.
 fn rounds() -> u64 {
-    std::env::var("REMUDA_FORGED_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
+    std::env::var("REMUDA_FORGED_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
 }
 
 fn first() -> u64 {

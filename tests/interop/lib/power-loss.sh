@@ -3,7 +3,7 @@
 POWER_LOG_MIB=64
 POWER_CAPACITY_MIB=256
 
-# record_writes KERNEL SEED STEPS [VAR=value ...]: leaves $INTEROP_DIR/recording
+# record_writes KERNEL SEED STEPS [VAR=value ...]: leaves $INTEROP_DIR/recording; SHAPE is that of the pool, hot by default
 record_writes() {
     local kernel=$1 seed=$2 steps=$3 guest
     shift 3
@@ -20,6 +20,11 @@ replay_writes() { # SEED POINTS
 }
 power_loss() { # KERNEL STEPS POINTS
     record_writes "$1" 1 "$2" && replay_writes 1 "$3"
+}
+# A shaped pool: bands behind a log that holds the index as well.
+power_loss_shaped() { # KERNEL STEPS POINTS
+    local POWER_LOG_MIB=96 POWER_CAPACITY_MIB=384
+    record_writes "$1" 1 "$2" SHAPE=shaped && replay_writes 1 "$3"
 }
 # The same with a device that does nothing when told to flush: acknowledged writes must be seen to be lost.
 power_loss_mutation() { # KERNEL STEPS POINTS log|capacity
