@@ -321,6 +321,13 @@ fn a_log_in_memory_is_refused_unless_that_is_said() {
     let create = ["pool", "create", "p", "--log-pmem", &path, "--log-size", "64MiB", "--capacity", "big"];
     refused(&node, &create, 5, "would not survive a power loss");
     assert!(!std::path::Path::new(&path).exists(), "what was made for it is gone");
+    // Of one that is there before nothing is left that would be in the way of the next.
+    let kept = node.path("kept").to_string_lossy().into_owned();
+    std::fs::File::create(&kept).unwrap().set_len(64 << 20).unwrap();
+    let on_kept = create.map(|word| if word == path { &kept } else { word });
+    refused(&node, &on_kept, 5, "would not survive a power loss");
+    refused(&node, &create, 5, &path);
+    assert!(std::path::Path::new(&kept).exists());
     node.ok(&[&create[..], &["--volatile"]].concat());
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600, "what hosts write is nobody else's to read");

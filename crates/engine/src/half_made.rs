@@ -33,7 +33,7 @@ pub async fn take_back(
 
 /// The same of a log of the pool of this name, which is ours if it [is of](is_of_pool) the pool of this UUID.
 pub async fn take_back_log(reactor: &Rc<Reactor>, log: &LogDevice, name: &str, pool: Uuid) -> Result<bool, PoolError> {
-    let opened = log.open(reactor, name)?;
+    let opened = log.even_volatile().open(reactor, name)?;
     let failed = |status| PoolError::Io { pool: name.to_string(), action: "read its log", status };
     let start = read_start(reactor, &opened.channel, &opened.info).await.map_err(failed)?;
     wipe_if(reactor, opened.channel.clone(), opened.info, &start, |start| is_of_pool(start, pool)).await
@@ -41,7 +41,7 @@ pub async fn take_back_log(reactor: &Rc<Reactor>, log: &LogDevice, name: &str, p
 
 /// The pool of which this is the log, if that has this name.
 pub async fn pool_of_log(reactor: &Rc<Reactor>, log: &LogDevice, name: &str) -> Option<Uuid> {
-    let opened = log.open(reactor, name).ok()?;
+    let opened = log.even_volatile().open(reactor, name).ok()?;
     let found = meta::read_superblocks(reactor, opened.channel.clone(), opened.info).await.ok()?;
     (found.name == name).then_some(found.pool)
 }

@@ -45,6 +45,16 @@ impl LogDevice {
         }
     }
 
+    /// The same, taken whether it survives a power loss or not: to be looked at, or wiped.
+    pub(crate) fn even_volatile(&self) -> LogDevice {
+        match self {
+            LogDevice::Mapped { path, bytes, .. } => {
+                LogDevice::Mapped { path: path.clone(), bytes: *bytes, volatile_allowed: true }
+            }
+            block => block.clone(),
+        }
+    }
+
     /// Size in blocks of 4 KiB.
     pub fn blocks(&self) -> u64 {
         let bytes = match self {

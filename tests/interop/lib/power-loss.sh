@@ -21,15 +21,19 @@ replay_writes() { # SEED POINTS
 power_loss() { # KERNEL STEPS POINTS
     record_writes "$1" 1 "$2" && replay_writes 1 "$3"
 }
+# The same with a device that does nothing when told to flush: acknowledged writes must be seen to be lost.
+power_loss_mutation() { # KERNEL STEPS POINTS log|capacity [VAR=value ...]
+    local status=0
+    record_writes "$1" 1 "$2" LIES="$4" "${@:5}" || return 1
+    replay_writes 1 "$3" || status=$?
+    [ $status = 3 ] || { echo "interop: nothing was lost although the $4 device ignores flushes (status $status)"; return 1; }
+}
 # A shaped pool: bands behind a log that holds the index as well.
 power_loss_shaped() { # KERNEL STEPS POINTS
     local POWER_LOG_MIB=96 POWER_CAPACITY_MIB=384
     record_writes "$1" 1 "$2" SHAPE=shaped && replay_writes 1 "$3"
 }
-# The same with a device that does nothing when told to flush: acknowledged writes must be seen to be lost.
-power_loss_mutation() { # KERNEL STEPS POINTS log|capacity
-    local status=0
-    record_writes "$1" 1 "$2" LIES="$4" || return 1
-    replay_writes 1 "$3" || status=$?
-    [ $status = 3 ] || { echo "interop: nothing was lost although the $4 device ignores flushes (status $status)"; return 1; }
+power_loss_mutation_shaped() { # KERNEL STEPS POINTS log|capacity
+    local POWER_LOG_MIB=96 POWER_CAPACITY_MIB=384
+    power_loss_mutation "$@" SHAPE=shaped
 }
