@@ -184,7 +184,7 @@ mod tests {
         pmem.fence(0);
         let mut media = [0; 65];
         pmem.media.read(0, &mut media);
-        assert_eq!((pmem.unfenced.len(), media[0], media[64]), (1, 1, 0));
+        assert_eq!((pmem.unfenced.iter().count(), media[0], media[64]), (1, 1, 0));
         assert!(!pmem.store(0, 4090, &[0; 7]), "stores past the end are refused");
     }
 }
