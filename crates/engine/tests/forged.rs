@@ -12,6 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const ALL: CheckOptions = CheckOptions { payloads: true, data: true, repair: false };
 
+/// A scrub of so little is over by then on any machine.
+const SCRUB_MAX_NS: u64 = 60_000_000_000;
+
 /// More of them: `REMUDA_FORGED_ROUNDS=100000 cargo test -p remuda-engine forged`.
 fn rounds() -> u64 {
     std::env::var("REMUDA_FORGED_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
@@ -89,6 +92,12 @@ fn use_up(sealed: &Sealed, log_blocks: u64, capacity_blocks: u64, repairs: bool)
             }
         }
         let _ = pool.settle(&tank.reactor).await;
+        pool.scrub(&tank.reactor, 1 << 40).await;
+        let begun_ns = tank.reactor.now_ns();
+        while pool.status(&tank.reactor).await.shards.iter().any(|shard| shard.scrub.running) {
+            assert!(tank.reactor.now_ns() - begun_ns < SCRUB_MAX_NS, "a scrub does not end");
+            tank.reactor.sleep_ns(100_000).await;
+        }
         let _ = pool.delete_volume_and_snapshots(&tank.reactor, "c").await;
         let _ = pool.delete_snapshot(&tank.reactor, "v@s").await;
         let _ = pool.reap(&tank.reactor).await;
