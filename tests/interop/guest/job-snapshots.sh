@@ -19,6 +19,8 @@ must mount mount -t ext4 -o errors=remount-ro $D /mnt/x
 # --- made in the middle of writes; the node is killed right after, and once more with the volume being written to -----------------
 write_files 1 60 >/tmp/writer.out 2>&1 & WRITER=$!
 sleep 2
+# (on a busy machine none is there by then)
+wait_until 60 test -s /tmp/sums
 cp /tmp/sums /tmp/sums.before
 must snapshot host_do snapshot monday
 step kill-after-snapshot host_do restart
