@@ -4,6 +4,7 @@
 //! asleep (nothing dirty, everything in a checkpoint: no timer, no cost)
 //!   --a write--> watching (looks again after `idle_ns`; destages as the log fills)
 //!   --no write for `idle_ns`--> settling (destages everything, then a checkpoint) --> asleep
+//! opened with something in the log: waits for hosts, not long, then settling
 //! ```
 
 use super::cramped::Stall;
