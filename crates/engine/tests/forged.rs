@@ -2,7 +2,7 @@
 //! and never takes for ever.
 
 use crate::common::disk::Disk;
-use crate::common::seals::{BLOCK, Sealed};
+use crate::common::seals::{BLOCK, Sealed, forge_field};
 use crate::common::tank::*;
 use crate::common::*;
 use base::Rng;
@@ -45,26 +45,12 @@ fn layered(is_shaped: bool) -> (Sealed, u64, u64) {
     (Sealed::new(vec![tank.log.image(), tank.capacity.image()]), blocks(&tank.log), blocks(&tank.capacity))
 }
 
-/// Another number in the place of one.
+/// Another number in one of the fields, more often in one of the first.
 fn forge(bytes: &mut [u8], rng: &mut Rng) {
     let size = [1usize, 2, 4, 4, 8][rng.below(5) as usize];
     let end = [64, 64, 128, 512, BLOCK][rng.below(5) as usize];
     let at = rng.below((end / size) as u64) as usize * size;
-    let old = bytes[at..at + size].iter().rev().fold(0u64, |value, byte| value << 8 | *byte as u64);
-    let most = u64::MAX >> (64 - 8 * size);
-    let new = match rng.below(10) {
-        0 => 0,
-        1 => 1,
-        2 => most,
-        3 => most / 2,
-        4 => old.wrapping_add(1),
-        5 => old.wrapping_sub(1),
-        6 => old.wrapping_mul(2),
-        7 => old ^ 1 << rng.below(8 * size as u64),
-        8 => rng.below(100),
-        _ => rng.next_u64(),
-    };
-    bytes[at..at + size].copy_from_slice(&new.to_le_bytes()[..size]);
+    forge_field(&mut bytes[at..at + size], rng);
 }
 
 /// Uses a pool, however it is; nothing is expected of what it says. True: it opened.

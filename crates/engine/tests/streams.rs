@@ -1,5 +1,6 @@
 //! Snapshots as streams, out of one pool and into another.
 
+use crate::common::seals::forge_field;
 use crate::common::stream::{Bytes, Collect};
 use crate::common::*;
 use base::Rng;
@@ -276,17 +277,7 @@ fn forged(stream: &[u8], rng: &mut Rng) -> Vec<u8> {
         let part = &mut bytes[start..start + len];
         let size = [1, 4, 8][rng.below(3) as usize];
         let field = rng.below((len / size) as u64) as usize * size;
-        let old = part[field..field + size].iter().rev().fold(0u64, |value, byte| value << 8 | *byte as u64);
-        let new = match rng.below(7) {
-            0 => 0,
-            1 => u64::MAX,
-            2 => u64::MAX >> 1,
-            3 => old.wrapping_add(1),
-            4 => old.wrapping_sub(1),
-            5 => 1 << rng.below(64),
-            _ => rng.next_u64(),
-        };
-        part[field..field + size].copy_from_slice(&new.to_le_bytes()[..size]);
+        forge_field(&mut part[field..field + size], rng);
         part[sum..sum + 4].fill(0);
         let crc = base::crc32c(part);
         part[sum..sum + 4].copy_from_slice(&crc.to_le_bytes());

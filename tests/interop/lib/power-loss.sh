@@ -18,8 +18,8 @@ record_writes() {
 replay_writes() { # SEED POINTS
     "$POWER_LOSS" replay "$INTEROP_DIR/recording" "$1" $POWER_LOG_MIB $POWER_CAPACITY_MIB "$2"
 }
-power_loss() { # KERNEL STEPS POINTS
-    record_writes "$1" 1 "$2" && replay_writes 1 "$3"
+power_loss() { # KERNEL STEPS POINTS [VAR=value ...]
+    record_writes "$1" 1 "$2" "${@:4}" && replay_writes 1 "$3"
 }
 # The same with a device that does nothing when told to flush: acknowledged writes must be seen to be lost.
 power_loss_mutation() { # KERNEL STEPS POINTS log|capacity [VAR=value ...]
@@ -31,7 +31,7 @@ power_loss_mutation() { # KERNEL STEPS POINTS log|capacity [VAR=value ...]
 # A shaped pool: bands behind a log that holds the index as well.
 power_loss_shaped() { # KERNEL STEPS POINTS
     local POWER_LOG_MIB=96 POWER_CAPACITY_MIB=384
-    record_writes "$1" 1 "$2" SHAPE=shaped && replay_writes 1 "$3"
+    power_loss "$@" SHAPE=shaped
 }
 power_loss_mutation_shaped() { # KERNEL STEPS POINTS log|capacity
     local POWER_LOG_MIB=96 POWER_CAPACITY_MIB=384

@@ -2,6 +2,7 @@
 //! themselves, and those that others have of blocks.
 
 use super::disk::Image;
+use base::Rng;
 use base::crc::{Crc32c, crc32c_slices};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ struct Seal {
     /// The checksum's place behind that.
     at: usize,
     salt: u32,
+    /// How long the structure is, of those that do not say it.
+    len: Option<usize>,
 }
 
 /// Devices of one pool, with what is known of their checksums.
@@ -82,17 +85,16 @@ impl Sealed {
         Some(block[start % BLOCK..][..STEP].try_into().expect("steps divide blocks"))
     }
 
-    /// How long the structure at a place is, and where its checksum.
+    /// Where the checksum of the structure at a place is, and how long it says that it is.
     fn measured(&self, device: usize, start: usize) -> Option<(usize, usize)> {
-        let head = self.head(device, start)?;
-        let (at, len) = measure(&head)?;
-        if &head[..8] != b"RMDAROOT" {
-            return Some((at, len.clamp(at + 4, 64 * BLOCK)));
-        }
-        // The bands of a shaped pool's root follow: it ends where its checksum is right.
+        measure(&self.head(device, start)?)
+    }
+
+    /// How long a root is: the bands of a shaped pool follow, and it ends where its checksum is right.
+    fn root_len(&self, device: usize, start: usize, at: usize, len: usize) -> usize {
         let len = len.min(ROOT_BYTES_MAX);
         let bytes = self.bytes(device, start, ROOT_BYTES_MAX);
-        let wanted = number(&head, at, 4) as u32;
+        let wanted = number(&bytes, at, 4) as u32;
         let mut crc = Crc32c::new();
         [&bytes[..at], &[0; 4], &bytes[at + 4..len]].into_iter().for_each(|part| crc.update(part));
         let mut end = len;
@@ -100,15 +102,17 @@ impl Sealed {
             crc.update(&bytes[end..end + 8]);
             end += 8;
         }
-        Some((at, if crc.value() == wanted { end } else { len }))
+        if crc.value() == wanted { end } else { len }
     }
 
     fn find(&self, device: usize, start: usize) -> Option<Seal> {
-        let (at, len) = self.measured(device, start)?;
-        let bytes = self.bytes(device, start, len);
+        let (at, says) = self.measured(device, start)?;
+        let is_root = self.bytes(device, start, 8) == *b"RMDAROOT";
+        let len = is_root.then(|| self.root_len(device, start, at, says));
+        let bytes = self.bytes(device, start, len.unwrap_or_else(|| bounded(at, says)));
         let salt = crc_of(&bytes, at) ^ number(&bytes, at, 4) as u32;
         // Only what has a magic number of four bytes is salted.
-        (salt == 0 || at == 4).then_some(Seal { start, at, salt })
+        (salt == 0 || at == 4).then_some(Seal { start, at, salt, len })
     }
 
     /// The magic numbers of what has a checksum of itself.
@@ -153,15 +157,10 @@ impl Sealed {
         for device in 0..self.devices.len() {
             for seal in self.seals[device].clone() {
                 // (The length may have been forged, too.)
-                let Some((at, len)) =
-                    self.head(device, seal.start).and_then(|head| measure(&head)).filter(|(at, _)| *at == seal.at)
-                else {
+                let Some((at, says)) = self.measured(device, seal.start).filter(|(at, _)| *at == seal.at) else {
                     continue;
                 };
-                let len = match pristine.measured(device, seal.start) {
-                    Some((_, len)) if self.bytes(device, seal.start, 8) == *b"RMDAROOT" => len,
-                    _ => len.clamp(at + 4, 64 * BLOCK),
-                };
+                let len = seal.len.unwrap_or_else(|| bounded(at, says));
                 let blocks = (seal.start / BLOCK) as u64..((seal.start + len).div_ceil(BLOCK)) as u64;
                 if !changed.iter().any(|(other, block)| *other == device && blocks.contains(block)) {
                     continue;
@@ -208,6 +207,30 @@ impl Sealed {
         let block = self.devices[device].entry((at / BLOCK) as u64).or_insert_with(|| Arc::new(vec![0; BLOCK]));
         Arc::make_mut(block)[at % BLOCK..][..4].copy_from_slice(&word.to_le_bytes());
     }
+}
+
+/// A length that may have been forged.
+fn bounded(at: usize, says: usize) -> usize {
+    says.clamp(at + 4, 64 * BLOCK)
+}
+
+/// Another number in the place of a field of so many bytes.
+pub fn forge_field(field: &mut [u8], rng: &mut Rng) {
+    let old = number(field, 0, field.len());
+    let most = u64::MAX >> (64 - 8 * field.len());
+    let new = match rng.below(10) {
+        0 => 0,
+        1 => 1,
+        2 => most,
+        3 => most / 2,
+        4 => old.wrapping_add(1),
+        5 => old.wrapping_sub(1),
+        6 => old.wrapping_mul(2),
+        7 => old ^ 1 << rng.below(8 * field.len() as u64),
+        8 => rng.below(100),
+        _ => rng.next_u64(),
+    };
+    field.copy_from_slice(&new.to_le_bytes()[..field.len()]);
 }
 
 /// With the checksum itself as zero.

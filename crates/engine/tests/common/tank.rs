@@ -144,8 +144,7 @@ impl Tank {
     }
 
     pub async fn write(&self, volume: &Arc<PoolVolume>, block: u64, byte: u8) {
-        let device: Arc<dyn BlockDevice> = volume.clone();
-        transfer(&self.reactor, &device, block, Some(&[byte; 4096]), 1).await.unwrap();
+        self.try_write(volume, block, byte).await.unwrap();
     }
 
     /// As [`Tank::write`] and [`Tank::read`], of a pool that may be anything.
@@ -161,8 +160,7 @@ impl Tank {
 
     /// The byte that a block of the volume is full of.
     pub async fn read(&self, volume: &Arc<PoolVolume>, block: u64) -> Result<u8, Status> {
-        let device: Arc<dyn BlockDevice> = volume.clone();
-        let bytes = transfer(&self.reactor, &device, block, None, 1).await?;
+        let bytes = self.try_read(volume, block).await?;
         assert!(bytes.iter().all(|byte| *byte == bytes[0]), "block {block} is made of two");
         Ok(bytes[0])
     }
