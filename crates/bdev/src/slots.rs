@@ -27,6 +27,8 @@ pub const HEADER_BYTES: usize = size_of::<RawHeader>();
 pub(crate) const CHECKSUM_AT: usize = std::mem::offset_of!(RawHeader, crc);
 /// Where the id is in a copy.
 pub(crate) const ID_AT: usize = std::mem::offset_of!(RawHeader, id);
+/// Latest generation: far more than are ever written, and far from where counting ends.
+const GENERATION_MAX: u64 = 1 << 62;
 /// Bytes that are written at a time where many units are.
 const RUN_BYTES: usize = 256 << 10;
 /// The bytes of one copy.
@@ -106,7 +108,11 @@ impl Kind {
         if version > self.version {
             return Content::Newer(version);
         }
-        Content::Record(Stamp { id: header.id, generation: header.generation.get() }, body)
+        let generation = header.generation.get();
+        if generation > GENERATION_MAX {
+            return Content::Other;
+        }
+        Content::Record(Stamp { id: header.id, generation }, body)
     }
 }
 
@@ -325,6 +331,13 @@ mod tests {
         assert_eq!(KIND.open(&unit), Content::Newer(3));
         assert!(matches!(KIND.open(&Kind { version: 1, ..KIND }.seal(STAMP, b"old")), Content::Record(..)));
         assert_eq!(KIND.open(&Kind { magic: *b"RMDELSE\x01", ..KIND }.seal(STAMP, b"")), Content::Other);
+    }
+
+    #[test]
+    fn a_generation_that_nobody_reaches_is_damage() {
+        let with = |generation| KIND.seal(Stamp { generation, ..STAMP }, b"content");
+        assert!(matches!(KIND.open(&with(GENERATION_MAX)), Content::Record(..)));
+        assert_eq!(KIND.open(&with(GENERATION_MAX + 1)), Content::Other);
     }
 
     #[test]

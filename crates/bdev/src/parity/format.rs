@@ -13,8 +13,6 @@ pub const PARITY_MEMBERS_MIN: usize = 3;
 pub const PARITY_MEMBERS_MAX: usize = 16;
 /// Features that this code knows; a superblock with others is not used.
 pub(super) const FEATURES_KNOWN: u64 = 0;
-/// Latest generation: far more than are ever written, and far from where counting ends.
-const GENERATION_MAX: u64 = 1 << 62;
 /// Flag: the heads of all members in sync are equal.
 const CLEAN: u8 = 1;
 
@@ -196,10 +194,8 @@ impl Superblock {
         };
         let members = raw.members[..count].iter().map(member).collect::<Option<Vec<_>>>()?;
         let lacking = members.iter().filter(|member| member.state != MemberState::InSync).count();
-        if stamp.generation > GENERATION_MAX || raw.base_generation.get() >= stamp.generation {
-            return None;
-        }
-        if lacking > 1 || members.iter().any(|member| member.rebuilt_rows > geometry.rows) {
+        let is_later = stamp.generation > raw.base_generation.get();
+        if !is_later || lacking > 1 || members.iter().any(|member| member.rebuilt_rows > geometry.rows) {
             return None;
         }
         let (openings, base_generation) = (Openings::decode(&raw.openings), raw.base_generation.get());
