@@ -1,7 +1,7 @@
 //! What a mirror keeps on each leg: two superblock slots and the dirty-region bitmap. See `docs/formats/mirror.md`.
 
 use crate::openings::{Openings, RawOpenings};
-use crate::slots::{HEADER_BYTES, Kind, Stamp, UNIT_BYTES, Unit};
+use crate::slots::{HEADER_BYTES, Kind, Slots, Stamp, UNIT_BYTES, Unit};
 use base::crc32c;
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -140,6 +140,13 @@ impl Superblock {
         KIND.seal(Stamp { id: self.mirror_id, generation: self.generation }, raw.as_bytes())
     }
 
+    /// Whether the same blocks are in the same places, in regions of the same size.
+    pub(super) fn is_laid_out_like(&self, other: &Superblock) -> bool {
+        let places =
+            |it: &Superblock| (it.block_size, it.data_start, it.data_blocks, it.region_blocks, it.pages, it.legs.len());
+        places(self) == places(other)
+    }
+
     /// `None` when the body is not one of a possible superblock.
     pub(super) fn decode(stamp: Stamp, body: &[u8]) -> Option<Superblock> {
         let raw = RawSuperblock::read_from_prefix(body).ok()?.0;
@@ -150,6 +157,7 @@ impl Superblock {
             && raw.data_blocks > 0
             && raw.region_blocks > 0
             && raw.data_blocks.get().div_ceil(raw.region_blocks.get()) <= pages as u64 * PAGE_REGIONS as u64
+            && raw.data_start.get() >= front_blocks(raw.block_size.get(), pages)
             && raw.data_start.get().checked_add(raw.data_blocks.get()).is_some();
         if !sane {
             return None;
@@ -171,6 +179,11 @@ impl Superblock {
             openings: Openings::decode(&raw.openings),
         })
     }
+}
+
+/// Blocks at the start of a leg that superblocks and bitmap pages take.
+pub(super) fn front_blocks(block_size: u32, pages: u32) -> u64 {
+    (KIND.copies + pages as u64) * Slots::unit_blocks(block_size.max(1))
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -266,6 +279,11 @@ mod tests {
             let mut wrong = bytes;
             wrong[at] = 200;
             assert_eq!(Superblock::decode(stamp, &wrong[HEADER_BYTES..]), None, "byte {at}");
+        }
+        // Data over the bitmap.
+        for (data_start, is_possible) in [(3, true), (2, false), (0, false)] {
+            let bytes = Superblock { data_start, ..example() }.encode(1);
+            assert_eq!(Superblock::decode(stamp, &bytes[HEADER_BYTES..]).is_some(), is_possible, "{data_start}");
         }
     }
 

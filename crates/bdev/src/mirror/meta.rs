@@ -56,9 +56,7 @@ pub(super) fn decide(
     for (index, leg) in decided.legs.iter_mut().enumerate() {
         match found.get(index).and_then(Option::as_ref) {
             Some(own) => {
-                let same =
-                    own.mirror_id == newest.mirror_id && own.leg_index == index && own.legs.len() == newest.legs.len();
-                if !same {
+                if !is_leg(own, index, newest) {
                     return Err(Disagreement::WrongLeg(index));
                 }
                 let went_on_alone = own.legs[index].state == LegState::InSync
@@ -100,9 +98,7 @@ pub(super) fn arriving(
     index: usize,
     overwrite: bool,
 ) -> Result<LegState, Disagreement> {
-    let belongs = |own: &&Superblock| {
-        own.mirror_id == current.mirror_id && own.leg_index == index && own.legs.len() == current.legs.len()
-    };
+    let belongs = |own: &&Superblock| is_leg(own, index, current);
     match own {
         None if blank || overwrite => Ok(LegState::RecoveringFull),
         None => Err(Disagreement::Unreadable(index)),
@@ -119,6 +115,11 @@ pub(super) fn arriving(
             }
         }
     }
+}
+
+/// Whether a superblock is that of leg `index` of a mirror.
+fn is_leg(own: &Superblock, index: usize, mirror: &Superblock) -> bool {
+    own.mirror_id == mirror.mirror_id && own.leg_index == index && own.is_laid_out_like(mirror)
 }
 
 /// Whether leg `index`, by its `own` superblock, went on without the ruling leg.
@@ -382,5 +383,21 @@ mod tests {
         let found = [superblock(0, 8, &[InSync, InSync]), foreign];
         assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::WrongLeg(1)));
         assert_eq!(decide(&[None, None], &[false; 2], true, None), Err(Disagreement::NothingInSync));
+    }
+
+    #[test]
+    fn a_leg_whose_data_are_elsewhere_is_of_another_mirror() {
+        let changes: [fn(&mut Superblock); 4] =
+            [|own| own.data_start += 1, |own| own.data_blocks -= 1, |own| own.region_blocks *= 2, |own| own.pages += 1];
+        for change in changes {
+            let mut other = superblock(1, 6, &[InSync, InSync]);
+            change(other.as_mut().unwrap());
+            let found = [superblock(0, 7, &[InSync, InSync]), other.clone()];
+            assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::WrongLeg(1)));
+            let current = superblock(0, 8, &[InSync, Failed]).unwrap();
+            let arrives = |overwrite| arriving(&current, other.as_ref(), false, 1, overwrite);
+            assert_eq!(arrives(false), Err(Disagreement::WrongLeg(1)));
+            assert_eq!(arrives(true), Ok(RecoveringFull));
+        }
     }
 }
