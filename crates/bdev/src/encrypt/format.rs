@@ -121,8 +121,11 @@ impl Header {
         };
         let end = raw.data_start.get().checked_add(raw.data_blocks.get())?;
         let (block_size, data_blocks) = (raw.block_size.get(), raw.data_blocks.get());
-        let sane = block_size.is_power_of_two() && (512..=65_536).contains(&block_size) && end > 0 && data_blocks > 0;
         let (volume_id, data_start) = (raw.volume_id, raw.data_start.get());
+        let sane = block_size.is_power_of_two()
+            && (512..=65_536).contains(&block_size)
+            && data_start >= COPIES * (UNIT_BYTES as u64).div_ceil(block_size as u64)
+            && end > data_start;
         sane.then_some(Header { volume_id, block_size, data_start, data_blocks, key })
     }
 }
@@ -156,5 +159,6 @@ mod tests {
         assert_eq!(Header::decode(&bytes[..100]), None);
         let erased = Header { key: None, ..example() };
         assert_eq!(Header::decode(&erased.encode()), Some(erased));
+        assert_eq!(Header::decode(&Header { data_start: 1, ..example() }.encode()), None, "data over a header");
     }
 }

@@ -168,7 +168,10 @@ impl Label {
         };
         let first_block = raw.first_block.get();
         let end = shape.segments.checked_mul(shape.segment_blocks).and_then(|blocks| blocks.checked_add(first_block));
-        let is_sane = raw.features.get() & !LABEL_FEATURES_KNOWN == 0 && shape.is_sane() && end.is_some();
+        let is_sane = raw.features.get() & !LABEL_FEATURES_KNOWN == 0
+            && shape.is_sane()
+            && first_block >= LABEL.copies * Slots::unit_blocks(shape.block_size)
+            && end.is_some();
         is_sane.then_some(Label { flash_id: stamp.id, cache_id: raw.cache_id, shape, first_block })
     }
 
@@ -488,6 +491,7 @@ mod tests {
         let Content::Record(stamp, body) = LABEL.open(&unit) else { panic!("no label") };
         assert_eq!(Label::decode(stamp, body), Some(label));
         each_flip(&unit, |damaged| assert_eq!(LABEL.open(damaged), Content::Other));
+        assert_eq!(Label::decode(stamp, &Label { first_block: 1, ..label }.body()), None, "a ring over the label");
     }
 
     #[test]

@@ -508,6 +508,13 @@ async fn open_flash<'a>(
         Some(label) if label.end() > side.blocks || label.shape.block_size != info.block_size => {
             return Err(format!("flash device '{}' is smaller than it was, or has another block size", device.name()));
         }
+        // How many there are decides what of it counts.
+        Some(label) if anchor.is_some_and(|anchor| anchor.segments != label.shape.segments) => {
+            return Err(format!(
+                "flash device '{}' has another number of segments than its cache knows; wipe it to begin with it anew",
+                device.name()
+            ));
+        }
         Some(label) => label,
         None => {
             let plan = Shape::plan(info.block_size, info.blocks, options.segment_bytes);
