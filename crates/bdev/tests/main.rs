@@ -6,6 +6,7 @@ mod conformance;
 mod crypto_erase;
 mod filters;
 mod flash_cache;
+mod forged;
 mod inspect;
 mod mem;
 mod mirror;

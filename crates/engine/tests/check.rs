@@ -5,7 +5,6 @@ use crate::common::tank::*;
 use crate::common::*;
 use bdev::BlockDevice;
 use engine::{CheckOptions, CheckReport, Pool, Severity};
-use reactor::{Reactor, ReactorConfig};
 use std::sync::Arc;
 
 const ALL: CheckOptions = CheckOptions { payloads: true, data: true, repair: false };
@@ -225,7 +224,7 @@ fn of_a_volume_larger_than_its_pool_the_whole_range_is_named_that_a_damaged_tabl
 #[test]
 fn a_table_page_that_cannot_be_read_is_given_up_by_a_repair_after_a_long_time_alone() {
     // Time passes as it is waited for.
-    let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
+    let reactor = clock_reactor();
     let tank = Tank::new(&reactor, 80);
     reactor.block_on(async move {
         let pool = tank.open().await.unwrap();

@@ -1,27 +1,27 @@
-//! Fields of every structure forged, with all checksums right: opening, checking and using such a pool may fail in any way but a panic,
-//! and never takes for ever.
+//! Fields of every structure of pools, and of the devices below them, forged, with all checksums right: opening, checking and using
+//! such a pool may fail in any way but a panic, and never takes for ever.
 
 use crate::common::disk::Disk;
-use crate::common::seals::{BLOCK, Sealed, forge_field};
+use crate::common::forge::{field_of, forge_field, setting};
+use crate::common::golden::SECTOR;
+use crate::common::images::{Golden, golden};
+use crate::common::seals::{BLOCK, Sealed};
 use crate::common::tank::*;
+use crate::common::used_up::use_up;
 use crate::common::*;
 use base::Rng;
 use bdev::BlockDevice;
-use engine::CheckOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-const ALL: CheckOptions = CheckOptions { payloads: true, data: true, repair: false };
-
-/// A scrub of so little is over by then on any machine.
-const SCRUB_MAX_NS: u64 = 60_000_000_000;
+/// More than a pool so small takes, in virtual time and on any machine.
+const END_MAX_NS: u64 = 1_000_000_000_000_000;
+const REAL_END_MAX_NS: u64 = 60_000_000_000;
+/// Blocks of a golden image that are looked at.
+const LOOKS: usize = 24;
 
 /// More of them: `REMUDA_FORGED_ROUNDS=100000 cargo test -p remuda-engine forged`.
-fn rounds() -> u64 {
-    std::env::var("REMUDA_FORGED_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
-}
-
-fn first() -> u64 {
-    std::env::var("REMUDA_FORGED_FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+fn rounds(default: u64) -> u64 {
+    setting("REMUDA_FORGED_ROUNDS", default)
 }
 
 /// Log and capacity device of a pool with a snapshot and a clone, and something in the log.
@@ -45,96 +45,139 @@ fn layered(is_shaped: bool) -> (Sealed, u64, u64) {
     (Sealed::new(vec![tank.log.image(), tank.capacity.image()]), blocks(&tank.log), blocks(&tank.capacity))
 }
 
-/// Another number in one of the fields, more often in one of the first.
-fn forge(bytes: &mut [u8], rng: &mut Rng) {
-    let size = [1usize, 2, 4, 4, 8][rng.below(5) as usize];
-    let end = [64, 64, 128, 512, BLOCK][rng.below(5) as usize];
-    let at = rng.below((end / size) as u64) as usize * size;
-    forge_field(&mut bytes[at..at + size], rng);
+/// Another number in a field of one structure, and mostly in all that devices have like it.
+fn forge(sealed: &mut Sealed, rng: &mut Rng) -> String {
+    let kinds = sealed.kinds();
+    // (Kinds with few structures are as likely as the others.)
+    let (kind, places) = kinds.iter().nth(rng.below(kinds.len() as u64) as usize).unwrap();
+    let (device, start) = places[rng.below(places.len() as u64) as usize];
+    let (at, size) = field_of(BLOCK - start % BLOCK, rng);
+    let (alone, seed) = (rng.one_in(3), rng.next_u64());
+    let alike = if alone { vec![(device, start)] } else { sealed.alike(device, start, at, size) };
+    for (device, start) in &alike {
+        let within = start % BLOCK + at;
+        let change = |bytes: &mut [u8]| forge_field(&mut bytes[within..within + size], &mut Rng::new(seed));
+        sealed.forge(*device, (*start / BLOCK) as u64, change);
+    }
+    format!(" {kind:?} device {device} byte {start} + {at}, {size} bytes, in {}", alike.len())
 }
 
-/// Uses a pool, however it is; nothing is expected of what it says. True: it opened.
-fn use_up(sealed: &Sealed, log_blocks: u64, capacity_blocks: u64, repairs: bool) -> bool {
-    let reactor = reactor();
-    let tank = Tank {
-        reactor: reactor.clone(),
-        log: Disk::with("log", log_blocks, sealed.devices[0].clone()),
-        capacity: Disk::with("capacity", capacity_blocks, sealed.devices[1].clone()),
-    };
-    reactor.block_on(async move {
-        let log = engine::LogDevice::Block(tank.log.clone());
-        let capacity: std::sync::Arc<dyn BlockDevice> = tank.capacity.clone();
-        let options = CheckOptions { repair: repairs, ..ALL };
-        let _ = engine::Pool::check(&tank.reactor, &capacity, Some(&log), options).await;
-        let Ok(pool) = tank.open().await else { return false };
-        for volume in pool.volumes() {
-            for block in SETTLED.iter().chain(&LOGGED).chain(&[9, 3, 40_000]) {
-                let _ = tank.try_read(&volume, *block).await;
-            }
-            if !volume.name().contains('@') {
-                for block in [2, 1025, 32 * 1024] {
-                    let _ = tank.try_write(&volume, block, 7).await;
-                }
-            }
-        }
-        let _ = pool.settle(&tank.reactor).await;
-        pool.scrub(&tank.reactor, 1 << 40).await;
-        let begun_ns = tank.reactor.now_ns();
-        while pool.status(&tank.reactor).await.shards.iter().any(|shard| shard.scrub.running) {
-            assert!(tank.reactor.now_ns() - begun_ns < SCRUB_MAX_NS, "a scrub does not end");
-            tank.reactor.sleep_ns(100_000).await;
-        }
-        let _ = pool.delete_volume_and_snapshots(&tank.reactor, "c").await;
-        let _ = pool.delete_snapshot(&tank.reactor, "v@s").await;
-        let _ = pool.reap(&tank.reactor).await;
-        pool.close(&tank.reactor).await;
-        true
-    })
-}
-
-fn never_panics(is_shaped: bool) {
-    let (pristine, log_blocks, capacity_blocks) = layered(is_shaped);
-    assert!(use_up(&pristine, log_blocks, capacity_blocks, false));
-    let is_structure = |bytes: &[u8]| bytes.chunks(4).any(|word| word != &bytes[..4]);
-    let structures: Vec<(usize, u64)> = pristine
-        .devices
-        .iter()
-        .enumerate()
-        .flat_map(|(device, image)| {
-            image.iter().filter(|(_, bytes)| is_structure(bytes)).map(move |(block, _)| (device, *block))
-        })
-        .collect();
-    let (mut opened, mut failed) = (0, Vec::new());
-    for round in first()..first() + rounds() {
+/// `used` says whether a pool with such devices opened.
+fn never_panics(pristine: &Sealed, default_rounds: u64, used: impl Fn(&Sealed, bool) -> bool) {
+    assert!(used(pristine, false), "it does not open as it was");
+    let (mut opened, mut failed, first) = (0, Vec::new(), setting("REMUDA_FORGED_FIRST", 0));
+    let rounds = rounds(default_rounds);
+    for round in first..first + rounds {
         let mut rng = Rng::new(round);
-        let mut sealed = pristine.clone();
-        let mut what = String::new();
+        let (mut sealed, mut what) = (pristine.clone(), String::new());
         for _ in 0..rng.between(1, 3) {
-            let (device, block) = structures[rng.below(structures.len() as u64) as usize];
-            let seed = rng.next_u64();
-            let magic = String::from_utf8_lossy(&sealed.bytes(device, block as usize * BLOCK, 8)).into_owned();
-            what += &format!(" device {device} block {block} ({magic:?})");
-            sealed.forge(device, block, |bytes| forge(bytes, &mut Rng::new(seed)));
+            what += &forge(&mut sealed, &mut rng);
         }
-        let used = catch_unwind(AssertUnwindSafe(|| use_up(&sealed, log_blocks, capacity_blocks, round % 2 == 0)));
-        match used {
+        match catch_unwind(AssertUnwindSafe(|| used(&sealed, round % 2 == 0))) {
             Ok(is_open) => opened += u64::from(is_open),
             Err(_) => failed.push(format!("round {round}:{what}")),
         }
     }
     assert!(failed.is_empty(), "{} panics: {failed:#?}", failed.len());
     // With checksums that are wrong hardly any would.
-    assert!(opened * 2 > rounds(), "only {opened} of {} open", rounds());
+    assert!(opened * 3 > rounds, "only {opened} of {rounds} open");
+}
+
+fn a_tank_never_panics(is_shaped: bool) {
+    let (pristine, log_blocks, capacity_blocks) = layered(is_shaped);
+    let blocks: Vec<u64> = SETTLED.into_iter().chain(LOGGED).chain([9, 3, 40_000]).collect();
+    never_panics(&pristine, 150, |sealed, repairs| {
+        let reactor = clock_reactor();
+        let tank = Tank {
+            reactor: reactor.clone(),
+            log: Disk::with("log", log_blocks, sealed.devices[0].clone()),
+            capacity: Disk::with("capacity", capacity_blocks, sealed.devices[1].clone()),
+        };
+        let blocks = blocks.clone();
+        reactor.block_on(async move {
+            let devices = tank.devices();
+            let used = use_up(&tank.reactor, &devices, &blocks, repairs);
+            tank.reactor.timeout(END_MAX_NS, used).await.expect("it does not end")
+        })
+    });
+}
+
+/// Blocks of a golden image with something in them, and some others.
+fn looks(golden: &Golden) -> Vec<u64> {
+    let sectors = |content: &golden::Content| content.sectors.iter().map(|word| *word != 0).collect::<Vec<bool>>();
+    let used: Vec<u64> = golden
+        .volumes
+        .iter()
+        .flat_map(|content| {
+            let blocks = sectors(content);
+            blocks
+                .chunks(BLOCK / SECTOR)
+                .zip(0..)
+                .filter(|(block, _)| block.contains(&true))
+                .map(|(_, at)| at)
+                .collect::<Vec<u64>>()
+        })
+        .collect();
+    used.iter().copied().step_by(used.len().div_ceil(LOOKS)).chain([0, 1, 1999]).collect()
+}
+
+/// A pool of a golden image, with all that its capacity device is made of.
+fn an_image_never_panics(name: &'static str, default_rounds: u64) {
+    let golden = golden(name);
+    let (pristine, blocks) = (Sealed::new(golden.images()), looks(&golden));
+    never_panics(&pristine, default_rounds, |sealed, repairs| {
+        // (Memory that is mapped is the real driver's business.)
+        let (reactor, end_ns) =
+            if golden.is_mapped { (reactor(), REAL_END_MAX_NS) } else { (clock_reactor(), END_MAX_NS) };
+        let forged = golden.with_images(&sealed.devices);
+        let Ok((devices, stack)) = forged.devices_of(&reactor, forged.fork_disks()) else { return false };
+        let (inner, blocks) = (reactor.clone(), blocks.clone());
+        reactor.block_on(async move {
+            let used = async {
+                let is_open = use_up(&inner, &devices, &blocks, repairs).await;
+                for built in stack.built.iter().rev() {
+                    let _ = built.settle(&inner).await;
+                }
+                is_open
+            };
+            inner.timeout(end_ns, used).await.expect("it does not end")
+        })
+    });
 }
 
 #[test]
 fn a_forged_hot_pool_never_panics() {
-    never_panics(false);
+    a_tank_never_panics(false);
 }
 
 #[test]
 fn a_forged_shaped_pool_never_panics() {
-    never_panics(true);
+    a_tank_never_panics(true);
+}
+
+#[test]
+fn a_forged_pool_with_a_mapped_log_never_panics() {
+    an_image_never_panics("mapped-5", 60);
+}
+
+#[test]
+fn a_forged_pool_on_a_mirror_never_panics() {
+    an_image_never_panics("mirror-5", 60);
+}
+
+#[test]
+fn a_forged_pool_on_parity_never_panics() {
+    an_image_never_panics("parity-5", 60);
+}
+
+#[test]
+fn a_forged_pool_on_zones_never_panics() {
+    an_image_never_panics("zones-5", 60);
+}
+
+#[test]
+fn a_forged_pool_behind_a_flash_cache_never_panics() {
+    an_image_never_panics("warm-5", 60);
 }
 
 #[test]
@@ -142,4 +185,14 @@ fn every_structure_can_be_forged() {
     let magics = |is_shaped| layered(is_shaped).0.magics().into_iter().collect::<Vec<String>>();
     assert_eq!(magics(false), ["RMDACAT1", "RMDADIRT", "RMDAPOOL", "RMDAROOT", "RMDASEGM", "RMGR", "RMRC"]);
     assert_eq!(magics(true), ["RMDACAT1", "RMDADIRT", "RMDAPOOL", "RMDAROOT", "RMDASEGM", "RMGR", "RMRC", "RMST"]);
+    // Beside those of the pool.
+    let below = |name| {
+        let magics = Sealed::new(golden(name).images()).magics().into_iter();
+        magics.filter(|magic| !magic.starts_with("RMDA") && !["RMGR", "RMRC"].contains(&&magic[..])).collect::<Vec<_>>()
+    };
+    assert_eq!(below("mapped-5"), ["RMSP"]);
+    assert_eq!(below("mirror-5"), ["RMDMIRB\x01", "RMDMIRR\x01", "RMSM"]);
+    assert_eq!(below("parity-5"), ["RMDPRTY\x01", "RMSM", "RMST"]);
+    assert_eq!(below("zones-5"), ["RMDZBHD\x01", "RMDZBZN\x01", "RMDZONE\x01", "RMDZTAB\x01", "RMSM", "RMST"]);
+    assert_eq!(below("warm-5"), ["RMDFCAN\x01", "RMDFCIM\x01", "RMDFCLB\x01", "RMDFCMK\x01", "RMDFCSG\x01", "RMSM"]);
 }

@@ -1,13 +1,14 @@
 //! Images of pools of earlier programs: they open, every byte of their volumes is what it was, and a check finds nothing.
 //! `examples/golden.rs` has made them.
 
-use crate::common::below::{Below, Stack};
+use crate::common::below::Below;
 use crate::common::disk::{Disk, Image};
 use crate::common::golden::*;
+use crate::common::images::{Golden, golden};
 use crate::common::stream::Bytes;
 use crate::common::*;
 use base::Rng;
-use bdev::{BlockDevice, DeviceError, Io, Lba, Status};
+use bdev::{BlockDevice, Io, Lba, Status};
 use engine::log::{LogGeometry, Medium, Record, scan};
 use engine::{CheckOptions, CheckReport, Finding, ImportOptions, LogDevice, Meta, Pool, PoolDevices, Superblock};
 use reactor::{Reactor, SgList};
@@ -28,73 +29,7 @@ const NAMES: [&str; 20] = [
     "shaped-4", "parity-4", "zones-4", "mapped-5", "block-5", "shaped-5", "parity-5", "zones-5", "warm-5", "mirror-5",
 ];
 
-struct Golden {
-    name: &'static str,
-    /// What the capacity device is made of.
-    disks: Vec<Arc<Disk>>,
-    log: Arc<Disk>,
-    log_blocks: u64,
-    is_mapped: bool,
-    volumes: Vec<Content>,
-    scratch: tempfile::TempDir,
-}
-
-fn golden(name: &'static str) -> Golden {
-    let file = |suffix: &str| {
-        let path = format!("{}/tests/golden/{name}.{suffix}", env!("CARGO_MANIFEST_DIR"));
-        std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
-    };
-    let disk = |(end, blocks): &(&'static str, u64)| {
-        let (decoded_blocks, image) = decode_image(&file(end));
-        assert_eq!(decoded_blocks, *blocks, "{name}.{end}");
-        Disk::with(end, *blocks, image)
-    };
-    let (log_blocks, log) = decode_image(&file("log"));
-    Golden {
-        name,
-        disks: Below::of(name).disks().iter().map(disk).collect(),
-        log: Disk::with("log", log_blocks, log),
-        log_blocks,
-        is_mapped: name.starts_with("mapped"),
-        volumes: decode_manifest(std::str::from_utf8(&file("manifest")).unwrap()),
-        scratch: tempfile::tempdir().unwrap(),
-    }
-}
-
 impl Golden {
-    /// A copy of its devices, to be used up.
-    fn devices(&self, reactor: &Rc<Reactor>) -> (PoolDevices, Stack) {
-        self.devices_of(reactor, self.fork_disks()).unwrap_or_else(|error| panic!("{}: {error}", self.name))
-    }
-
-    fn fork_disks(&self) -> Vec<Option<Arc<Disk>>> {
-        self.disks.iter().map(|disk| Some(disk.fork())).collect()
-    }
-
-    /// The same, on these disks.
-    fn devices_of(
-        &self,
-        reactor: &Rc<Reactor>,
-        disks: Vec<Option<Arc<Disk>>>,
-    ) -> Result<(PoolDevices, Stack), DeviceError> {
-        let (inner, below) = (reactor.clone(), Below::of(self.name));
-        let stack = reactor.block_on(async move { below.build(&inner, &disks, false).await })?;
-        let capacity = stack.device.clone();
-        let log = match self.is_mapped {
-            false => LogDevice::Block(self.log.fork()),
-            true => {
-                let path = self.log_path();
-                std::fs::write(&path, bytes_of(self.log_blocks, &self.log.image())).unwrap();
-                LogDevice::Mapped { path, bytes: self.log_blocks * 4096, volatile_allowed: true }
-            }
-        };
-        Ok((PoolDevices { log, capacity }, stack))
-    }
-
-    fn log_path(&self) -> String {
-        self.scratch.path().join("log").to_str().unwrap().to_string()
-    }
-
     /// What a check finds beyond the blocks that are lost.
     fn surprises(&self, report: &CheckReport) -> Vec<Finding> {
         let lost: Vec<_> = self.volumes.iter().flat_map(|volume| &volume.lost).map(|first| first / PER_BLOCK).collect();
@@ -108,16 +43,6 @@ impl Golden {
         };
         assert_eq!(report.findings.iter().filter(is_lost).count(), lost.len(), "{:?}", report.findings);
         report.findings.iter().filter(|finding| !is_lost(finding)).cloned().collect()
-    }
-
-    fn fork(&self) -> Golden {
-        Golden {
-            disks: self.disks.iter().map(|disk| disk.fork()).collect(),
-            log: self.log.fork(),
-            volumes: self.volumes.clone(),
-            scratch: tempfile::tempdir().unwrap(),
-            ..*self
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use bdev::conformance::{self, Options};
 use bdev::{BlockDevice, Status};
 use engine::layout::CreateOptions;
 use engine::{CheckOptions, Defect, LogDevice, OpenOptions, Pool, PoolDevices, ShardTuning};
-use reactor::{Reactor, ReactorConfig};
+use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -216,7 +216,7 @@ fn what_the_log_still_has_of_a_damaged_map_page_is_not_lost() {
 #[test]
 fn a_capacity_device_that_is_away_for_long_costs_no_block() {
     // Time passes as it is waited for.
-    let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
+    let reactor = clock_reactor();
     let there = reactor.clone();
     reactor.block_on(async move {
         let capacity = Disk::new("capacity", CAPACITY_BLOCKS);

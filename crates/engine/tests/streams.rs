@@ -1,6 +1,6 @@
 //! Snapshots as streams, out of one pool and into another.
 
-use crate::common::seals::forge_field;
+use crate::common::forge::forge_field;
 use crate::common::stream::{Bytes, Collect};
 use crate::common::*;
 use base::Rng;

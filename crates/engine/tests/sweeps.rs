@@ -6,7 +6,7 @@ use bdev::{
     ModelDiskDevice, Op, StatsDevice, Status, StripeDevice,
 };
 use engine::{LogDevice, Pool, PoolDevices};
-use reactor::{IoFuture, Reactor, ReactorConfig};
+use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -160,17 +160,13 @@ impl Shelf {
     }
 }
 
-fn clocked() -> Rc<Reactor> {
-    Reactor::new(0, ClockDriver::new(1), ReactorConfig::default())
-}
-
 fn is_ascending(lbas: &[u64]) -> bool {
     lbas.windows(2).all(|pair| pair[0] <= pair[1])
 }
 
 #[test]
 fn a_disk_that_is_read_is_left_alone_and_the_other_one_is_emptied_upwards() {
-    let reactor = clocked();
+    let reactor = clock_reactor();
     let there = reactor.clone();
     reactor.block_on(async move {
         let shelf = Shelf::open(&there, None).await;
@@ -207,7 +203,7 @@ fn a_disk_that_is_read_is_left_alone_and_the_other_one_is_emptied_upwards() {
 
 #[test]
 fn one_sweep_goes_over_all_that_is_old() {
-    let reactor = clocked();
+    let reactor = clock_reactor();
     let there = reactor.clone();
     reactor.block_on(async move {
         let shelf = Shelf::open(&there, None).await;
@@ -224,7 +220,7 @@ fn one_sweep_goes_over_all_that_is_old() {
 
 #[test]
 fn disks_that_are_read_for_ever_are_emptied_as_fast_as_the_log_fills() {
-    let reactor = clocked();
+    let reactor = clock_reactor();
     let there = reactor.clone();
     reactor.block_on(async move {
         for stripe_blocks in [None, Some(16)] {
@@ -253,7 +249,7 @@ fn disks_that_are_read_for_ever_are_emptied_as_fast_as_the_log_fills() {
 
 #[test]
 fn a_disk_that_fails_does_not_keep_the_other_one_from_being_emptied() {
-    let reactor = clocked();
+    let reactor = clock_reactor();
     let there = reactor.clone();
     reactor.block_on(async move {
         let shelf = Shelf::open(&there, None).await;
@@ -284,7 +280,7 @@ fn a_disk_that_fails_does_not_keep_the_other_one_from_being_emptied() {
 
 #[test]
 fn a_stripe_gives_each_disk_what_it_may_have() {
-    let reactor = clocked();
+    let reactor = clock_reactor();
     let there = reactor.clone();
     reactor.block_on(async move {
         let shelf = Shelf::open(&there, Some(16)).await;

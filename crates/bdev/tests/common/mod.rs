@@ -2,15 +2,27 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 pub mod array;
+pub mod below;
+/// Virtual time; devices depend on nothing of the simulator but this file, in their tests.
+#[path = "../../../sim/src/clock_driver.rs"]
+mod clock_driver;
+pub mod disk;
+pub mod forge;
 mod run;
 
+pub use clock_driver::ClockDriver;
 pub use run::reactor;
 
 use bdev::conformance::{self, Options};
 use bdev::{BlockDevice, FileDevice, FileDeviceOptions, Io, Lba, MemDevice, Status};
-use reactor::Reactor;
+use reactor::{Reactor, ReactorConfig};
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// A reactor whose time passes only while it waits, and then at once.
+pub fn clock_reactor() -> Rc<Reactor> {
+    Reactor::new(0, ClockDriver::new(1), ReactorConfig::default())
+}
 
 pub fn mem(name: &str, blocks: u64) -> Arc<dyn BlockDevice> {
     Arc::new(MemDevice::new(name, 4096, blocks, blocks * 2).unwrap())

@@ -3,7 +3,7 @@
 use super::*;
 use bdev::{BlockDevice, Delay, DelayDevice, Delays, Status};
 use engine::{LogDevice, Pool, PoolDevices};
-use reactor::{Reactor, ReactorConfig};
+use reactor::Reactor;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub fn time_beside<P: Future<Output = ()> + 'static, W: Future<Output = ()> + 's
     prepare: impl FnOnce(Rc<Reactor>, Arc<Pool>) -> P + 'static,
     work: impl FnOnce(Rc<Reactor>, Arc<Pool>) -> W + 'static,
 ) -> u64 {
-    let reactor = Reactor::new(0, ClockDriver::new(1), ReactorConfig::default());
+    let reactor = clock_reactor();
     let there = reactor.clone();
     reactor.block_on(async move {
         let delay = Delay { fixed_ns: 50_000, ..Delay::default() };

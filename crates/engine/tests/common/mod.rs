@@ -1,13 +1,18 @@
 //! Pools on memory and on files.
 #![allow(dead_code, unused_imports, reason = "examples use it too, each its part")]
 
+#[path = "../../../bdev/tests/common/below.rs"]
 pub mod below;
 pub mod beside;
 /// Virtual time; the engine depends on nothing of the simulator but this file, in its tests.
 #[path = "../../../sim/src/clock_driver.rs"]
 mod clock_driver;
+#[path = "../../../bdev/tests/common/disk.rs"]
 pub mod disk;
+#[path = "../../../bdev/tests/common/forge.rs"]
+pub mod forge;
 pub mod golden;
+pub mod images;
 pub mod layered;
 #[path = "../../../bdev/tests/common/run.rs"]
 mod run;
@@ -15,18 +20,24 @@ pub mod seals;
 pub mod store;
 pub mod stream;
 pub mod tank;
+pub mod used_up;
 
 pub use clock_driver::ClockDriver;
 pub use run::reactor;
 
 use bdev::{BlockDevice, Io, Lba, MemDevice};
 use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, Shape};
-use reactor::{Reactor, SgList};
+use reactor::{Reactor, ReactorConfig, SgList};
 use std::rc::Rc;
 use std::sync::Arc;
 
 pub fn mem(name: &str, block_size: u32, bytes: u64) -> Arc<dyn BlockDevice> {
     Arc::new(MemDevice::new(name, block_size, bytes / block_size as u64, 0).unwrap())
+}
+
+/// A reactor whose time passes only while it waits, and then at once.
+pub fn clock_reactor() -> Rc<Reactor> {
+    Reactor::new(0, ClockDriver::new(1), ReactorConfig::default())
 }
 
 /// A log in memory and a capacity device in memory.
