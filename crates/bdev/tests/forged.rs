@@ -7,8 +7,8 @@ use crate::common::disk::{Disk, Image};
 use crate::common::forge::{UNIT, field_of, forge_field, magic_of, record_at, seal_record, setting};
 use base::Rng;
 use bdev::{
-    BlockDevice, Built, Channel, ChecksumOptions, DeviceError, DeviceSpec, EncryptOptions, Io, Lba, Op, Status,
-    UserKey, build,
+    BlockDevice, Built, Channel, ChecksumOptions, DeviceError, DeviceInfo, DeviceSpec, EncryptOptions, Io, Lba, Op,
+    Status, UserKey, build,
 };
 use reactor::{Reactor, SgList};
 use std::collections::BTreeSet;
@@ -94,11 +94,22 @@ fn used(kind: Kind, is_closed: bool) -> Vec<Image> {
     disks.iter().flatten().map(|disk| disk.image()).collect()
 }
 
-async fn submit(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, op: Op, lba: u64, blocks: u64) -> Result<(), Status> {
+/// Data are full of a byte that tells where they begin.
+fn byte_of(lba: u64) -> u8 {
+    lba as u8 | 1
+}
+
+async fn submit(
+    reactor: &Rc<Reactor>,
+    channel: &Rc<dyn Channel>,
+    op: Op,
+    lba: u64,
+    blocks: u64,
+) -> Result<SgList, Status> {
     let (io_blocks, mut bufs) = (blocks as u32, SgList::new());
     for _ in 0..blocks {
         let mut buf = reactor.pool().alloc(UNIT).await;
-        buf.as_mut_slice().fill(lba as u8 | 1);
+        buf.as_mut_slice().fill(byte_of(lba));
         bufs.push(buf);
     }
     let io = match op {
@@ -107,27 +118,44 @@ async fn submit(reactor: &Rc<Reactor>, channel: &Rc<dyn Channel>, op: Op, lba: u
         Op::Unmap => Io::new(Op::Unmap, Lba(lba), io_blocks),
         op => Io::new(op, Lba(lba), 0),
     };
-    channel.submit(io).await.status.check()
+    let done = channel.submit(io).await;
+    done.status.check().map(|()| done.io.bufs)
+}
+
+/// What is written of a device: first blocks and numbers of blocks.
+fn writes_of(info: &DeviceInfo) -> Vec<(u64, u64)> {
+    let in_place = info.rows.map_or(info.blocks, |rows| rows.start);
+    let edges = (0..WRITTEN_BLOCKS.min(in_place)).chain(in_place.saturating_sub(2)..in_place);
+    let mut writes: Vec<(u64, u64)> = edges.map(|lba| (lba, 1)).collect();
+    if let Some(rows) = info.rows {
+        let step = rows.zones.map_or(ROWS * rows.blocks as u64, |zones| zones.blocks);
+        let starts = [0, 1, 2].map(|zone| rows.start + zone * step).into_iter().filter(|start| *start < info.blocks);
+        for start in starts.chain([info.blocks.saturating_sub(step)]) {
+            writes.extend((0..ROWS).map(|row| (start + row * rows.blocks as u64, rows.blocks as u64)));
+        }
+    }
+    writes
+}
+
+/// Blocks that can be read and do not hold what was written.
+async fn wrong_blocks(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Vec<u64> {
+    let channel = device.open_channel(reactor).unwrap();
+    let mut wrong = Vec::new();
+    for (lba, blocks) in writes_of(&device.info()) {
+        let read = submit(reactor, &channel, Op::Read, lba, blocks).await;
+        let is_right = |bufs: SgList| bufs.iter().all(|buf| buf.as_slice().iter().all(|byte| *byte == byte_of(lba)));
+        wrong.extend(read.is_ok_and(|bufs| !is_right(bufs)).then_some(lba));
+    }
+    wrong
 }
 
 /// Reads and writes of a device, whatever it is. `Err`: the last that failed.
 async fn use_device(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>) -> Result<(), Status> {
     let (channel, info) = (device.open_channel(reactor).unwrap(), device.info());
     let mut outcome = Ok(());
-    let mut note = |ended: Result<(), Status>| outcome = ended.and(outcome);
-    let in_place = info.rows.map_or(info.blocks, |rows| rows.start);
-    for lba in (0..WRITTEN_BLOCKS.min(in_place)).chain(in_place.saturating_sub(2)..in_place) {
-        note(submit(reactor, &channel, Op::Write, lba, 1).await);
-    }
-    if let Some(rows) = info.rows {
-        let step = rows.zones.map_or(info.blocks, |zones| zones.blocks);
-        let starts = [0, 1, 2].map(|zone| rows.start + zone * step).into_iter().filter(|start| *start < info.blocks);
-        for start in starts.chain([info.blocks.saturating_sub(step)]) {
-            for row in 0..ROWS {
-                let lba = start + row * rows.blocks as u64;
-                note(submit(reactor, &channel, Op::Write, lba, rows.blocks as u64).await);
-            }
-        }
+    let mut note = |ended: Result<SgList, Status>| outcome = ended.map(drop).and(outcome);
+    for (lba, blocks) in writes_of(&info) {
+        note(submit(reactor, &channel, Op::Write, lba, blocks).await);
     }
     note(submit(reactor, &channel, Op::Flush, 0, 0).await);
     for _ in 0..READS {
@@ -228,16 +256,17 @@ fn forge_records(images: &mut [Image], records: &[(usize, u64)], rng: &mut Rng) 
     format!(" {:?} disk {} block {} byte {at} alone {alone}", String::from_utf8_lossy(chosen), first.0, first.1)
 }
 
+/// Disks and blocks of all records.
+fn records_of(images: &[Image]) -> Vec<(usize, u64)> {
+    let blocks = images.iter().enumerate().flat_map(|(disk, image)| image.iter().map(move |block| (disk, block)));
+    let records = blocks.filter(|(_, (_, bytes))| record_at(bytes).is_some());
+    records.map(|(disk, (block, _))| (disk, *block)).collect()
+}
+
 /// Every kind of record that there is must be among these.
 fn never_panics(kind: Kind, expected: &[&str]) {
     let pristine = [false, true].map(|is_closed| used(kind, is_closed));
-    let records = pristine.clone().map(|images| -> Vec<(usize, u64)> {
-        let blocks = images.iter().zip(0..).flat_map(|(image, device)| image.iter().map(move |block| (device, block)));
-        blocks
-            .filter(|(_, (_, bytes))| record_at(bytes).is_some())
-            .map(|(device, (block, _))| (device, *block))
-            .collect()
-    });
+    let records = [records_of(&pristine[0]), records_of(&pristine[1])];
     let magic = |(device, block): &(usize, u64)| {
         String::from_utf8_lossy(magic_of(&pristine[1][*device][block])).trim_end_matches('\x01').to_string()
     };
@@ -312,6 +341,35 @@ fn with_field(kind: Kind, magic: &[u8; 7], at: usize, bytes: &[u8]) -> Vec<Image
     }
     assert!(forged > 1, "there are two copies of each");
     images
+}
+
+/// What can be done without is forged alone; all else is as it was.
+async fn use_beside(reactor: Rc<Reactor>, below: Below, images: Vec<Image>) -> Option<Vec<u64>> {
+    let stack = below.build(&reactor, &disks_of(Kind::Over(below), &images), false).await.ok()?;
+    let before = wrong_blocks(&reactor, &stack.device).await;
+    let _ = repair(&reactor, &stack, None).await;
+    Some([before, wrong_blocks(&reactor, &stack.device).await].concat())
+}
+
+#[test]
+fn no_block_is_wrong_however_one_leg_one_member_or_flash_is_forged() {
+    let mut opened = 0;
+    for (below, forgeable) in [(Below::Mirror, 0..2), (Below::Parity, 0..3), (Below::Cache, 1..2)] {
+        let pristine = used(Kind::Over(below), true);
+        let records = records_of(&pristine);
+        for round in 0..8 * rounds() {
+            let (mut rng, mut images) = (Rng::new(round), pristine.clone());
+            let disk = forgeable.start + rng.below(forgeable.len() as u64) as usize;
+            let of_disk: Vec<_> = records.iter().copied().filter(|record| record.0 == disk).collect();
+            let what = forge_records(&mut images, &of_disk, &mut rng);
+            let reactor = clock_reactor();
+            let inner = reactor.clone();
+            let wrong = reactor.block_on(async move { use_beside(inner, below, images).await });
+            assert!(wrong.iter().flatten().next().is_none(), "{below:?}, round {round}:{what}: {wrong:?}");
+            opened += u64::from(wrong.is_some());
+        }
+    }
+    assert!(opened > 8 * rounds(), "only {opened} open");
 }
 
 #[test]

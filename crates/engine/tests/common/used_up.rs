@@ -26,10 +26,25 @@ async fn submit(reactor: &Rc<Reactor>, volume: &Arc<PoolVolume>, block: u64, wri
     channel.submit(io).await.status.check()
 }
 
+/// What is done with a pool first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    Check,
+    Repair,
+    /// Its log device is given up, for that or for another one.
+    ForgetLog,
+}
+
 /// Checks it, opens it, reads these blocks of 4 KiB of all volumes, writes beside some of them, scrubs it, deletes from it, and closes
 /// it; nothing is expected of what it says. True: it opened.
-pub async fn use_up(reactor: &Rc<Reactor>, devices: &PoolDevices, blocks: &[u64], repairs: bool) -> bool {
-    let options = CheckOptions { repair: repairs, ..ALL };
+pub async fn use_up(reactor: &Rc<Reactor>, devices: &PoolDevices, blocks: &[u64], first: First) -> bool {
+    if first == First::ForgetLog {
+        // (What is lost is noted where there is room, on a device that may have become larger.)
+        let _ = devices.capacity.refresh(reactor).await;
+        let _ = Pool::foresee_forget_log(reactor, devices, true).await;
+        let _ = Pool::forget_log(reactor, devices, true, &Default::default()).await;
+    }
+    let options = CheckOptions { repair: first == First::Repair, ..ALL };
     let _ = Pool::check(reactor, &devices.capacity, Some(&devices.log), options).await;
     let tuning = ShardTuning { idle_ns: u64::MAX / 4, ..ShardTuning::default() };
     let options = OpenOptions { tuning: Some(tuning), ..OpenOptions::default() };
