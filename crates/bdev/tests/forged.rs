@@ -31,7 +31,7 @@ const ROWS: u64 = 3;
 
 /// More of them: `REMUDA_FORGED_ROUNDS=100000 cargo test -p remuda-bdev forged`.
 fn rounds() -> u64 {
-    setting("REMUDA_FORGED_ROUNDS", 60)
+    setting("REMUDA_FORGED_ROUNDS", 40)
 }
 
 /// A kind of device.

@@ -100,7 +100,7 @@ fn never_panics(pristine: &Sealed, default_rounds: u64, used: impl Fn(&Sealed, W
 fn a_tank_never_panics(is_shaped: bool) {
     let (pristine, log_blocks, capacity_blocks) = layered(is_shaped);
     let blocks: Vec<u64> = SETTLED.into_iter().chain(LOGGED).chain([9, 3, 40_000]).collect();
-    never_panics(&pristine, 100, |sealed, (first, on_new_log)| {
+    never_panics(&pristine, 80, |sealed, (first, on_new_log)| {
         let reactor = clock_reactor();
         let tank = Tank {
             reactor: reactor.clone(),
@@ -183,27 +183,27 @@ fn a_forged_shaped_pool_never_panics() {
 
 #[test]
 fn a_forged_pool_with_a_mapped_log_never_panics() {
-    an_image_never_panics("mapped-5", 40);
+    an_image_never_panics("mapped-5", 25);
 }
 
 #[test]
 fn a_forged_pool_on_a_mirror_never_panics() {
-    an_image_never_panics("mirror-5", 40);
+    an_image_never_panics("mirror-5", 25);
 }
 
 #[test]
 fn a_forged_pool_on_parity_never_panics() {
-    an_image_never_panics("parity-5", 40);
+    an_image_never_panics("parity-5", 25);
 }
 
 #[test]
 fn a_forged_pool_on_zones_never_panics() {
-    an_image_never_panics("zones-5", 40);
+    an_image_never_panics("zones-5", 25);
 }
 
 #[test]
 fn a_forged_pool_behind_a_flash_cache_never_panics() {
-    an_image_never_panics("warm-5", 40);
+    an_image_never_panics("warm-5", 25);
 }
 
 #[test]
