@@ -1,6 +1,7 @@
 //! Sizes and places that every part of the engine shares.
 
 use std::ops::Range;
+use zerocopy::FromZeros;
 
 /// Bytes of a block, the unit of mapping and checksums.
 pub const BLOCK_BYTES: usize = 4096;
@@ -30,7 +31,7 @@ impl LogAt {
 }
 
 /// Where replay begins: the first record that a checkpoint does not cover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, FromZeros)]
 pub struct LogTail {
     /// Sequence of the segment that holds it.
     pub segment: u64,

@@ -1,6 +1,11 @@
 //! Page-aligned mappings: the memory under buffer pools and regions.
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+
+const PAGE_BYTES: usize = 4096;
+/// What a huge page has.
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A mapping, unmapped on drop.
 pub(crate) struct Mapping {
@@ -14,18 +19,36 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `len` zeroed bytes, transparently backed by huge pages where the system offers them.
+    /// `len` zeroed bytes. [`HUGE_PAGE_BYTES`] and more begin on such a page, and are transparently backed by them where the system offers
+    /// them.
     pub(crate) fn anonymous(len: usize) -> Option<Mapping> {
-        let len = len.max(1);
+        if len < HUGE_PAGE_BYTES {
+            return Mapping::anywhere(len.max(1));
+        }
+        // Systems before Linux 6.7 put it anywhere.
+        let Mapping { start, len: room } = *ManuallyDrop::new(Mapping::anywhere(len.checked_add(HUGE_PAGE_BYTES)?)?);
+        let len = len.next_multiple_of(PAGE_BYTES);
+        let before = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: both ends are inside what was mapped, at pages, and nobody uses them.
+        unsafe {
+            let aligned = start.add(before);
+            for (at, bytes) in [(start, before), (aligned.add(len), room - before - len)] {
+                if bytes > 0 {
+                    libc::munmap(at.as_ptr().cast(), bytes);
+                }
+            }
+            // A refusal is harmless.
+            libc::madvise(aligned.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+            Some(Mapping { start: aligned, len })
+        }
+    }
+
+    fn anywhere(len: usize) -> Option<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: an anonymous mapping at an address of the kernel's choice disturbs nothing.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return None;
-        }
-        if len >= 2 << 20 {
-            // SAFETY: advice on our own mapping; a refusal is harmless.
-            unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
         }
         Some(Mapping { start: NonNull::new(start.cast())?, len })
     }

@@ -32,6 +32,7 @@ mod spin;
 mod stats;
 mod stores;
 pub mod sync;
+mod table;
 mod task;
 mod timer;
 
@@ -48,4 +49,5 @@ pub use prefetch::{prefetch, prefetch_bytes};
 pub use reactor::{PollPolicy, Poller, PollerId, Reactor, ReactorConfig, SPIN_MAX_NS_DEFAULT, Sleep, TurnEnd};
 pub use signal::Signal;
 pub use stats::{ReactorCounters, ReactorStats};
+pub use table::Table;
 pub use timer::{TimerKey, TimerWheel};

@@ -9,16 +9,12 @@ use super::shard::ShardState;
 use crate::format::dirty::DirtySlice;
 use crate::format::superblock::Superblock;
 use crate::meta::{Descriptor, LOST, Meta};
-use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
+use crate::units::EXTENT_BLOCKS;
 use bdev::Status;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const ADVICE: &str = "repair it";
-
-fn slice_of(owner: Descriptor) -> DirtySlice {
-    (owner.volume, owner.vextent / SLICE_EXTENTS)
-}
 
 /// How the shadow of a shard compares with its index.
 #[derive(Default)]
@@ -95,7 +91,8 @@ impl Checker {
         for (extent, is) in (0..).zip(state.extents.iter().flatten()) {
             let says = if extent < store.extents() { store.descriptor(extent) } else { Descriptor::default() };
             let owners = [*is, says].into_iter().filter(|owner| !owner.is_free() && known(owner.volume));
-            let clean: Vec<DirtySlice> = owners.map(slice_of).filter(|slice| !dirty.contains(slice)).collect();
+            let clean: Vec<DirtySlice> =
+                owners.map(|owner| owner.slice()).filter(|slice| !dirty.contains(slice)).collect();
             if clean.is_empty() {
                 continue;
             }
@@ -131,7 +128,7 @@ impl Checker {
 /// Slices of which volumes have extents.
 fn owned_slices(state: &ShardState) -> BTreeSet<DirtySlice> {
     let owned = state.extents.iter().flatten().filter(|descriptor| !descriptor.is_free());
-    owned.map(|descriptor| slice_of(*descriptor)).collect()
+    owned.map(|descriptor| descriptor.slice()).collect()
 }
 
 /// Whether the shadow has the blocks of an extent as the index has them, but for those that are lost there.

@@ -13,7 +13,10 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Checksums of the blocks of a record, in order.
-pub type Crcs = SmallVec<[u32; 16]>;
+pub type Crcs = SmallVec<[u32; CRCS_INLINE]>;
+
+/// Those that need no memory of their own.
+pub(crate) const CRCS_INLINE: usize = 16;
 
 /// What a record says; its payload travels beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]

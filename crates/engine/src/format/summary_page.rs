@@ -4,7 +4,7 @@
 //! Records of a mapped segment follow one another without gaps, so a page says where its first one begins and the places of
 //! all others are computed.
 
-use crate::format::record::{Fields, Header, Record, UNIT};
+use crate::format::record::{CRCS_INLINE, Crcs, Fields, Header, Record, UNIT};
 use crate::units::BLOCK_BYTES;
 use base::crc32c;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -152,6 +152,17 @@ fn headers_of(salt: u32, page: &mut [u8; BLOCK_BYTES], headers: &mut Vec<Header>
     complete.then_some(())
 }
 
+/// Few are set in place: `collect` asks at each one whether there is room.
+#[inline]
+fn crcs_of(words: impl ExactSizeIterator<Item = u32>) -> Crcs {
+    let (mut few, count) = ([0; CRCS_INLINE], words.len());
+    if count > few.len() {
+        return words.collect();
+    }
+    few.iter_mut().zip(words).for_each(|(slot, word)| *slot = word);
+    Crcs::from_buf_and_len(few, count)
+}
+
 /// The record of the entry at the start of `bytes`, and the entry's length.
 #[inline]
 fn decode_entry(bytes: &[u8]) -> Option<(Record, usize)> {
@@ -162,7 +173,7 @@ fn decode_entry(bytes: &[u8]) -> Option<(Record, usize)> {
     let mut words = words.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
     let mut arguments = [0; 2];
     arguments.iter_mut().take(fields.arguments_used()).for_each(|slot| *slot = words.next().unwrap_or(0));
-    let record = Fields { arguments, ..fields }.into_record(words.collect()).ok()?;
+    let record = Fields { arguments, ..fields }.into_record(crcs_of(words)).ok()?;
     (raw.reserved == [0; 2] && record.fault().is_none()).then_some((record, ENTRY_HEAD_BYTES + used * 4))
 }
 

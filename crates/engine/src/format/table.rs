@@ -3,8 +3,9 @@
 //! A page's checksum is in the root, so that a stale page is told from the right one.
 
 use crate::format::Malformed;
+use crate::format::dirty::DirtySlice;
 use crate::format::superblock::TABLE_DESCRIPTORS;
-use crate::units::BLOCK_BYTES;
+use crate::units::{BLOCK_BYTES, SLICE_EXTENTS};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -39,6 +40,11 @@ impl Descriptor {
     /// Whether the extent belongs to no volume.
     pub fn is_free(&self) -> bool {
         self.volume == 0
+    }
+
+    /// The slice that the extent is in.
+    pub(crate) fn slice(&self) -> DirtySlice {
+        (self.volume, self.vextent / SLICE_EXTENTS)
     }
 }
 

@@ -25,8 +25,8 @@ mod summary_pages;
 mod tests;
 
 pub use crate::format::record::{Crcs, Record};
+pub(crate) use scan::{Ahead, newest_epoch, read as read_log, survey};
 pub use scan::{Head, HeadSegment, Known, LogError, LostLsns, scan};
-pub(crate) use scan::{newest_epoch, survey};
 
 use crate::format::record::{NUMBER_MAX, salt};
 use crate::format::segment::Segment;

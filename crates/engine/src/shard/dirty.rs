@@ -12,7 +12,9 @@
 
 use super::lane::{Entry, Lane};
 use crate::units::{EXTENT_BLOCKS, LogTail};
+use reactor::Table;
 use std::collections::VecDeque;
+use zerocopy::FromZeros;
 
 const WORDS: usize = EXTENT_BLOCKS as usize / 64;
 const NONE: u32 = u32::MAX;
@@ -93,7 +95,7 @@ const NO_BLOCK: u16 = u16::MAX;
 const NO_RECORD: LogTail = LogTail { segment: u64::MAX, lsn: u64::MAX };
 
 /// The same, of an extent that is dirty: a line of the cache, so that many extents with a block or two each take little memory.
-#[derive(Debug)]
+#[derive(Debug, FromZeros)]
 #[repr(align(64))]
 pub(crate) struct Live {
     /// The first record that is not in the map page.
@@ -121,7 +123,9 @@ pub(crate) struct DirtyExtents {
     /// Per extent its slot, or none.
     index: Vec<u32>,
     /// Per slot what is in it.
-    slab: Vec<Live>,
+    slab: Table<Live>,
+    /// Slots from here on have never been used.
+    slab_used: usize,
     /// Per slot that may ever be used the bits of its blocks, when it has many; zero otherwise, and mostly never touched.
     sets: Vec<[u64; WORDS]>,
     /// Slots from here on have never had many blocks.
@@ -141,11 +145,11 @@ pub(crate) struct DirtyExtents {
 impl DirtyExtents {
     pub(crate) fn new(extents: u32) -> DirtyExtents {
         // Room for all is asked for at once and not touched: growing would copy it again and again, in a replay above all.
-        let (slab, sets) = (Vec::with_capacity(extents as usize), vec![[0; WORDS]; extents as usize]);
         DirtyExtents {
             index: vec![NONE; extents as usize],
-            slab,
-            sets,
+            slab: Table::zeroed(extents as usize),
+            slab_used: 0,
+            sets: vec![[0; WORDS]; extents as usize],
             sets_used: 0,
             free: Vec::new(),
             lanes: vec![Lane::default()],
@@ -174,7 +178,7 @@ impl DirtyExtents {
     /// More extents exist.
     pub(crate) fn grow(&mut self, extents: u32) {
         self.index.resize(extents as usize, NONE);
-        self.slab.reserve_exact(extents as usize - self.slab.len());
+        self.slab = std::mem::replace(&mut self.slab, Table::zeroed(0)).extended(extents as usize);
         // Not resized: that would touch all of it.
         let mut sets = vec![[0; WORDS]; extents as usize];
         sets[..self.sets_used].copy_from_slice(&self.sets[..self.sets_used]);
@@ -187,6 +191,12 @@ impl DirtyExtents {
             NONE => None,
             slot => Some(slot as usize),
         }
+    }
+
+    /// Whether there are all of these blocks.
+    #[inline]
+    pub(crate) fn covers(&self, first: u32, blocks: u32) -> bool {
+        first.checked_add(blocks).is_some_and(|end| (end / EXTENT_BLOCKS) as usize <= self.index.len())
     }
 
     #[inline]
@@ -236,16 +246,11 @@ impl DirtyExtents {
     fn touch(&mut self, extent: u32, at: LogTail) -> usize {
         let mut slot = self.index[extent as usize];
         if slot == NONE {
-            slot = match self.free.pop() {
-                Some(slot) => {
-                    self.slab[slot as usize] = Live::new(at);
-                    slot
-                }
-                None => {
-                    self.slab.push(Live::new(at));
-                    self.slab.len() as u32 - 1
-                }
-            };
+            slot = self.free.pop().unwrap_or_else(|| {
+                self.slab_used += 1;
+                self.slab_used as u32 - 1
+            });
+            self.slab[slot as usize] = Live::new(at);
             self.index[extent as usize] = slot;
             self.lane(extent).push((extent, at));
         }
@@ -419,7 +424,7 @@ impl DirtyExtents {
 
     /// Number of dirty extents.
     pub(crate) fn len(&self) -> usize {
-        self.slab.len() - self.free.len()
+        self.slab_used - self.free.len()
     }
 
     pub(crate) fn is_destaging(&self, extent: u32) -> bool {
@@ -434,7 +439,7 @@ impl DirtyExtents {
     /// Bytes of memory it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.index.capacity() * 4
-            + self.slab.len() * size_of::<Live>()
+            + self.slab_used * size_of::<Live>()
             + self.sets_used * size_of::<BlockSet>()
             + self.lanes.iter().map(Lane::memory_bytes).sum::<usize>()
             + self.left.capacity() * size_of::<Entry>()

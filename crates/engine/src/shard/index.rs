@@ -18,7 +18,7 @@ use super::dirty::{BlockSet, DirtyExtent, DirtyExtents, Live};
 use super::log_map::{IN_PLACE, LogMap, LogPlace};
 use super::places::{FixedState, Places};
 use crate::bands::BandAt;
-use crate::log::{Placed, Record, Sink};
+use crate::log::{Ahead, Placed, Record, Sink};
 use crate::meta::{self, Descriptor, Meta, Replacement};
 use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
 use named::Named;
@@ -550,13 +550,12 @@ impl Index {
     /// After replay: what records say of extents that nobody has does not count. A move did not come to its end.
     pub(crate) fn forget_ownerless(&self) {
         let mut state = self.state.borrow_mut();
-        let dirty: Vec<u32> = state.dirty.extents().collect();
-        for extent in dirty {
-            if self.meta.descriptor(extent).is_free() {
-                let last = state.last.lsn;
-                state.named.insert(extent, last);
-                state.clear(extent, self.defect);
-            }
+        let is_free = |extent: &u32| self.meta.descriptor(*extent).is_free();
+        let ownerless: Vec<u32> = state.dirty.extents().filter(is_free).collect();
+        for extent in ownerless {
+            let last = state.last.lsn;
+            state.named.insert(extent, last);
+            state.clear(extent, self.defect);
         }
     }
 
@@ -762,6 +761,28 @@ impl State {
         meta.set_descriptor(extent, Descriptor { flags, ..Descriptor::default() });
         if !unusable && defect != Some(Defect::LeakExtents) {
             self.places.vacate(extent);
+        }
+    }
+}
+
+/// A log may speak of blocks that there are not.
+impl Ahead for Index {
+    #[inline]
+    fn far(&self, record: &Record) {
+        if let Record::Write { first, crcs } | Record::InPlace { first, crcs } = record
+            && self.state.borrow().dirty.covers(*first, crcs.len() as u32)
+        {
+            self.prefetch(*first, crcs.len() as u32);
+        }
+    }
+
+    #[inline]
+    fn near(&self, record: &Record) {
+        let state = self.state.borrow();
+        if let Record::Write { first, .. } | Record::InPlace { first, .. } = record
+            && state.dirty.covers(*first, 1)
+        {
+            state.dirty.prefetch(*first);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! stays as fast as a new one. Nothing in it moves.
 
 use crate::units::LogAt;
+use reactor::Table;
 use zerocopy::FromZeros;
 
 /// Where a block's newest bytes are, as far as the log knows.
@@ -56,7 +57,7 @@ impl Bucket {
 
 /// See the module.
 pub(crate) struct LogMap {
-    buckets: Box<[Bucket]>,
+    buckets: Table<Bucket>,
     len: usize,
 }
 
@@ -64,7 +65,7 @@ impl LogMap {
     /// For up to `blocks_max` blocks.
     pub(crate) fn new(blocks_max: usize) -> LogMap {
         let slots = blocks_max + blocks_max / 3 + 16;
-        LogMap { buckets: empty(slots.div_ceil(WAYS)), len: 0 }
+        LogMap { buckets: Table::zeroed(slots.div_ceil(WAYS)), len: 0 }
     }
 
     fn slots(&self) -> usize {
@@ -169,7 +170,7 @@ impl LogMap {
     #[cold]
     fn grow(&mut self) {
         let buckets = self.buckets.len() + self.buckets.len() / 2 + 1;
-        let old = LogMap { buckets: std::mem::replace(&mut self.buckets, empty(buckets)), len: self.len };
+        let old = LogMap { buckets: std::mem::replace(&mut self.buckets, Table::zeroed(buckets)), len: self.len };
         self.len = 0;
         old.iter().for_each(|(block, place)| self.insert(block + 1, place));
     }
@@ -187,11 +188,6 @@ impl LogMap {
         self.buckets[found].keys[way] = 0;
         Some(self.buckets[found].place(way))
     }
-}
-
-/// So many empty buckets, of which no memory has been touched.
-fn empty(count: usize) -> Box<[Bucket]> {
-    <[Bucket]>::new_box_zeroed_with_elems(count).expect("memory for the map of the log")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::heat::Heat;
 use super::index::Index;
 use super::lineage::Lineage;
 use super::pace::{self, Pace};
+use super::places::FixedState;
 use super::shadow::Shadow;
 use super::sweep::Sweeps;
 use super::{Counters, Defect, Shard, ShardTuning};
@@ -15,10 +16,10 @@ use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
 use crate::meter::Meter;
-use crate::units::{Below, EXTENT_BLOCKS, SLICE_EXTENTS, extent_of};
+use crate::units::{Below, EXTENT_BLOCKS, extent_of};
 use bdev::{Channel, DeviceInfo, Disks};
 use reactor::Reactor;
-use std::collections::VecDeque;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// What a shard is opened from.
@@ -71,62 +72,18 @@ pub(crate) fn fits(record: &Record, extents: u32) -> bool {
     }
 }
 
-/// Gives records to the index some records late: what the index touches for one is on its way meanwhile.
-struct Replay<'a> {
-    index: &'a Index,
-    meta: &'a Meta,
-    held: VecDeque<(Record, Placed)>,
-    /// Extents of volumes that had them before records took them away.
-    former: Vec<(u32, u32)>,
-}
-
-impl<'a> Replay<'a> {
-    /// Records held back: their misses take the time of one.
-    const HELD: usize = 16;
-
-    fn new(index: &'a Index, meta: &'a Meta) -> Replay<'a> {
-        Replay { index, meta, held: VecDeque::with_capacity(Self::HELD + 1), former: Vec::new() }
-    }
-
-    fn take(&mut self, record: &Record, placed: Placed) {
-        if let Record::Write { first, crcs } | Record::InPlace { first, crcs } = record {
-            self.index.prefetch(*first, crcs.len() as u32);
-        }
-        if let Record::Free { extent, .. } | Record::HandOver { extent, .. } = record {
-            self.catch_up();
-            let owner = self.meta.descriptor(*extent);
-            self.former.extend((!owner.is_free()).then_some((owner.volume, owner.vextent)));
-        }
-        self.held.push_back((record.clone(), placed));
-        if self.held.len() > Self::HELD
-            && let Some((record, placed)) = self.held.pop_front()
-        {
-            self.index.placed(&record, placed);
-        }
-    }
-
-    fn catch_up(&mut self) {
-        self.held.drain(..).for_each(|(record, placed)| self.index.placed(&record, placed));
-    }
-
-    fn finish(mut self) -> Vec<(u32, u32)> {
-        self.catch_up();
-        self.former
-    }
-}
-
 /// Puts into the journal what it lacks although the log speaks of it: its end has rotted, which looks as if nothing had been added.
 /// Without that, what only the log has would not be called lost with it.
-async fn complete_journal(journal: &Rc<DirtyJournal>, index: &Index, former: Vec<(u32, u32)>, pool: &str, shard: u16) {
-    let slice = |(volume, vextent): (u32, u32)| (volume, vextent / SLICE_EXTENTS);
-    let mut slices: Vec<DirtySlice> = index.spoken_for().into_iter().chain(former).map(slice).collect();
-    slices.sort_unstable();
-    slices.dedup();
-    let named = journal.entries();
-    slices.retain(|slice| named.binary_search(slice).is_err());
+async fn complete_journal(journal: &Rc<DirtyJournal>, index: &Index, former: Vec<DirtySlice>, pool: &str, shard: u16) {
+    let named: HashSet<DirtySlice, FixedState> = journal.entries().into_iter().collect();
+    let lacks = |slice: &DirtySlice| !named.contains(slice);
+    let mut slices = index.slices_spoken_for(lacks);
+    slices.extend(former.into_iter().filter(lacks));
     if slices.is_empty() {
         return;
     }
+    slices.sort_unstable();
+    slices.dedup();
     tracing::warn!(
         "pool '{pool}': the dirty journal of shard {shard} lacks {} slices that the log speaks of; they are added",
         slices.len()
@@ -175,7 +132,8 @@ impl Shard {
         let (mut recovery, mut misfit, extents) = (ShardRecovery::default(), None, meta.extents());
         // This opening has raised the epoch by one.
         let known = meta.log_known(superblock.epoch - 1);
-        let mut replay = Replay::new(&index, &meta);
+        // Slices of volumes that had extents before records took them away.
+        let mut former: Vec<DirtySlice> = Vec::new();
         let mut visit = |record: &Record, placed: Placed| {
             if misfit.is_some() || !fits(record, extents) {
                 misfit = misfit.or(Some(placed.lsn));
@@ -185,13 +143,13 @@ impl Shard {
                 return;
             }
             recovery.records += 1;
-            replay.take(record, placed);
+            if let Record::Free { extent, .. } | Record::HandOver { extent, .. } = record {
+                let owner = meta.descriptor(*extent);
+                former.extend((!owner.is_free()).then(|| owner.slice()));
+            }
+            index.placed(record, placed);
         };
-        let head = match writes {
-            true => log::scan(&found_on, geometry, known, &mut visit).await?,
-            false => log::survey(&found_on, geometry, known, &mut visit).await?,
-        };
-        let former = replay.finish();
+        let head = log::read_log(&found_on, geometry, known, writes, &*index, &mut visit).await?;
         if let Some(lsn) = misfit {
             let reason = format!(
                 "record {lsn} of shard {number} speaks of blocks that there are not; the log is not this pool's, or damaged"

@@ -118,7 +118,8 @@ impl Scan<'_> {
 
     fn summary(&mut self, segment: &Segment, end: Option<u64>, footer: &Footer, bytes: &[u8]) -> Result<(), LogError> {
         let start = (self.geometry.segment_blocks as u64 - 1 - footer.blocks as u64) * BLOCK_BYTES as u64;
-        let mut at = 0;
+        let (mut at, mut headers) = (0, std::mem::take(&mut self.headers));
+        headers.clear();
         for index in 0..footer.records as u64 {
             if end == Some(segment.first_lsn + index) {
                 break;
@@ -129,8 +130,10 @@ impl Scan<'_> {
                 return Err(self.impossible(segment, start + at as u64, "its payload is not inside the segment"));
             }
             at += header.bytes;
-            self.found(segment, &header);
+            headers.push(header);
         }
+        self.found_all(segment, &headers);
+        self.headers = headers;
         Ok(())
     }
 
@@ -207,8 +210,7 @@ impl Scan<'_> {
                 }
             }
         }
-        let inside = headers.iter().filter(|header| end.is_none_or(|end| header.lsn < end));
-        inside.for_each(|header| self.found(segment, header));
+        self.found_all(segment, &headers[..headers.partition_point(|header| end.is_none_or(|end| header.lsn < end))]);
         Ok(true)
     }
 

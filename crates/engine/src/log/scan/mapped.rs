@@ -70,13 +70,11 @@ impl Scan<'_> {
             let at = self.geometry.segment_bytes() - number * BLOCK_BYTES as u64;
             let Some(page) = self.summary_page(segment, at, offset, lsn) else { break };
             let headers = std::mem::take(&mut self.headers);
-            for header in headers.iter().take_while(|header| end != Some(header.lsn)) {
-                if !self.writes {
-                    self.compare(segment, offset, header)?;
-                }
-                self.found(segment, header);
-                offset += span(header);
+            let wanted = &headers[..headers.partition_point(|header| end.is_none_or(|end| header.lsn < end))];
+            if !self.writes {
+                self.compare(segment, offset, wanted)?;
             }
+            self.found_all(segment, wanted);
             self.headers = headers;
             (offset, lsn) = (page.end as u64 * UNIT as u64, lsn + page.records as u64);
             if end.is_some_and(|end| end <= lsn) {
@@ -103,14 +101,15 @@ impl Scan<'_> {
         SummaryPage::decode(self.salt, &mut bytes, &mut self.headers).then_some(page)
     }
 
-    /// For a check: what a summary says of the record at `offset` is what the record says, when that can be read.
-    fn compare(&self, segment: &Segment, offset: u64, header: &Header) -> Result<(), LogError> {
-        match self.record_at(segment, offset)? {
-            Some(found) if found != *header => {
-                Err(self.impossible(segment, offset, "the segment's summary says something else"))
+    /// For a check: what a summary says of the records from `offset` on is what those say that can be read.
+    fn compare(&self, segment: &Segment, mut offset: u64, headers: &[Header]) -> Result<(), LogError> {
+        for header in headers {
+            if self.record_at(segment, offset)?.is_some_and(|found| found != *header) {
+                return Err(self.impossible(segment, offset, "the segment's summary says something else"));
             }
-            _ => Ok(()),
+            offset += span(header);
         }
+        Ok(())
     }
 
     /// As `headerless`: the second record was stored after the fence of the first, which the header shares.

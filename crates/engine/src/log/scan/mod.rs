@@ -120,6 +120,22 @@ pub enum LogError {
     },
 }
 
+/// Who looks at records before they are visited, so that what a visit touches is on its way meanwhile. It may look at some that are
+/// not visited then, and not at all of those that are.
+pub(crate) trait Ahead {
+    /// The record is some records away.
+    fn far(&self, _record: &Record) {}
+
+    /// The record is one of the next.
+    fn near(&self, _record: &Record) {}
+}
+
+impl Ahead for () {}
+
+/// Records from one that is far, and from one that is near, to the one that is visited: as many misses as a core has under way.
+const FAR: usize = 16;
+const NEAR: usize = 6;
+
 /// What is known of a log from elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
@@ -159,7 +175,7 @@ pub async fn scan(
     known: impl Into<Known>,
     visit: &mut dyn FnMut(&Record, Placed),
 ) -> Result<Head, LogError> {
-    read_log(medium, geometry, known.into(), true, visit).await
+    read(medium, geometry, known.into(), true, &(), visit).await
 }
 
 /// As [`scan`] without any write: what is there may not be durable, so nothing can go on from the head.
@@ -169,7 +185,7 @@ pub(crate) async fn survey(
     known: Known,
     visit: &mut dyn FnMut(&Record, Placed),
 ) -> Result<Head, LogError> {
-    read_log(medium, geometry, known, false, visit).await
+    read(medium, geometry, known, false, &(), visit).await
 }
 
 /// The latest epoch of which the log has a segment; 0 when it has none.
@@ -178,11 +194,13 @@ pub(crate) async fn newest_epoch(medium: &Medium, geometry: &LogGeometry) -> Res
     Ok(headers.segments.iter().map(|segment| segment.epoch).max().unwrap_or(0))
 }
 
-async fn read_log(
+/// As [`scan`], or [`survey`] without `writes`; `ahead` is told of records before they are visited.
+pub(crate) async fn read(
     medium: &Medium,
     geometry: LogGeometry,
     known: Known,
     writes: bool,
+    ahead: &dyn Ahead,
     visit: &mut dyn FnMut(&Record, Placed),
 ) -> Result<Head, LogError> {
     if let Some(cause) = geometry.fault() {
@@ -200,6 +218,7 @@ async fn read_log(
         next_lsn: tail.lsn,
         lost: Vec::new(),
         headers: Vec::new(),
+        ahead,
         visit,
     };
     let mut footers = Vec::new();
@@ -353,8 +372,9 @@ struct Scan<'a> {
     /// The record that comes next, when none is lost.
     next_lsn: u64,
     lost: Vec<LostLsns>,
-    /// Of one page of a summary; its memory is used again.
+    /// Of one summary, or one page of it; its memory is used again.
     headers: Vec<Header>,
+    ahead: &'a dyn Ahead,
     visit: &'a mut dyn FnMut(&Record, Placed),
 }
 
@@ -392,6 +412,21 @@ impl Scan<'_> {
         let at = self.geometry.at(place, header.payload as u64 * crate::units::LogAt::UNIT);
         (self.visit)(&header.record, Placed { lsn: header.lsn, segment: segment.sequence, at });
         self.next_lsn = header.lsn + 1;
+    }
+
+    /// Records were found that follow one another.
+    fn found_all(&mut self, segment: &Segment, headers: &[Header]) {
+        headers.iter().take(FAR).for_each(|header| self.ahead.far(&header.record));
+        headers.iter().take(NEAR).for_each(|header| self.ahead.near(&header.record));
+        for (index, header) in headers.iter().enumerate() {
+            if let Some(far) = headers.get(index + FAR) {
+                self.ahead.far(&far.record);
+            }
+            if let Some(near) = headers.get(index + NEAR) {
+                self.ahead.near(&near.record);
+            }
+            self.found(segment, header);
+        }
     }
 
     /// The segment that follows the last one, when its header has rotted. It is the next in the sequence, or a later one:

@@ -1,0 +1,107 @@
+//! Large tables in memory of their own.
+
+use crate::arena::{HUGE_PAGE_BYTES, Mapping};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use zerocopy::FromZeros;
+
+/// A slice that begins as zeroes and takes no memory where it has never been touched. One of 2 MiB or more lies on huge pages, where
+/// the system offers them: filling it faults once for each of them, and lookups at random find what translates their addresses.
+pub struct Table<T> {
+    start: NonNull<T>,
+    len: usize,
+    /// Of a large one; a small one is the allocator's.
+    mapping: Option<Mapping>,
+    _owns: PhantomData<T>,
+}
+
+impl<T: FromZeros> Table<T> {
+    /// So many elements. Panics when there is no memory for them.
+    pub fn zeroed(len: usize) -> Table<T> {
+        const { assert!(align_of::<T>() <= 4096) };
+        let bytes = len.checked_mul(size_of::<T>()).expect("the size of a table is a number");
+        let (start, mapping) = if bytes < HUGE_PAGE_BYTES {
+            let small: *mut [T] = Box::into_raw(<[T]>::new_box_zeroed_with_elems(len).expect("memory for a table"));
+            (NonNull::new(small.cast()), None)
+        } else {
+            let mapping = Mapping::anonymous(bytes).expect("memory for a table");
+            (Some(mapping.start().cast()), Some(mapping))
+        };
+        Table { start: start.expect("memory is somewhere"), len, mapping, _owns: PhantomData }
+    }
+
+    /// With as many more zeroes behind it as make so many elements, which are not fewer than now.
+    pub fn extended(mut self, len: usize) -> Table<T> {
+        let mut larger = Table::zeroed(len);
+        larger[..self.len].swap_with_slice(&mut self);
+        larger
+    }
+}
+
+impl<T> Deref for Table<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` elements from `start` on are ours, aligned (the allocator's, or to a page), and were made of zeroes.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Table<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed by nobody else.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        let all: *mut [T] = &raw mut **self;
+        if self.mapping.is_none() {
+            // SAFETY: it came out of such a box.
+            drop(unsafe { Box::from_raw(all) });
+        } else if std::mem::needs_drop::<T>() {
+            // SAFETY: they are not used any more; their memory goes with the mapping.
+            unsafe { std::ptr::drop_in_place(all) };
+        }
+    }
+}
+
+// SAFETY: it owns its elements, as a box does.
+unsafe impl<T: Send> Send for Table<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Table<T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    #[derive(FromZeros)]
+    struct Cell {
+        number: u64,
+        shared: Option<Box<Rc<()>>>,
+    }
+
+    #[test]
+    fn small_and_large_tables_begin_as_zeroes_keep_what_they_have_when_extended_and_drop_it() {
+        let shared = Rc::new(());
+        for len in [0, 1, 100, HUGE_PAGE_BYTES / size_of::<Cell>(), 3 * HUGE_PAGE_BYTES / size_of::<Cell>() + 7] {
+            let mut table = Table::<Cell>::zeroed(len);
+            assert!(table.len() == len && table.iter().all(|cell| cell.number == 0 && cell.shared.is_none()));
+            for (cell, number) in table.iter_mut().zip(1..) {
+                *cell = Cell { number, shared: (number % 1000 == 1).then(|| Box::new(shared.clone())) };
+            }
+            let table = table.extended(len + HUGE_PAGE_BYTES / 16);
+            let (before, behind) = table.split_at(len);
+            assert!(before.iter().zip(1..).all(|(cell, number)| cell.number == number));
+            assert!(behind.iter().all(|cell| cell.number == 0));
+            assert_eq!(Rc::strong_count(&shared), 1 + len.div_ceil(1000));
+            drop(table);
+            assert_eq!(Rc::strong_count(&shared), 1);
+        }
+    }
+}
