@@ -367,3 +367,41 @@ fn forced_and_plain_writes_are_as_durable_as_below() {
         assert_eq!(cache.read(3, 1).await, [7]);
     });
 }
+
+#[test]
+fn what_flash_has_is_found_behind_the_opening_but_for_what_has_been_written_meanwhile() {
+    for is_closed in [true, false] {
+        run(async move |reactor| {
+            let (slow, below) = (mem("slow", 3000), mem("flash", 600));
+            // A mark for eight blocks.
+            let options = FlashCacheOptions { region_bytes: 8 * 4096, ..options() };
+            let cache = open(&reactor, &slow, Some(&below), options.clone()).await.unwrap();
+            // Whole segments: what is staged in memory goes with the process.
+            cache.write(0, 195, 1).await;
+            cache.warm(0, 195).await;
+            if is_closed {
+                cache.device.settle(&reactor).await.unwrap();
+            }
+            drop(cache);
+            let late = DelayDevice::new("late", below.clone(), Delays::default(), 1);
+            late.set(Delays { read: Delay { fixed_ns: 20_000_000, jitter_ns: 0 }, ..Delays::default() });
+            let late = Arc::new(late);
+            let flash: Device = late.clone();
+            let options = FlashCacheOptions { loads_later: true, ..options };
+            let cache = open(&reactor, &slow, Some(&flash), options.clone()).await.unwrap();
+            assert_eq!(cache.status().mode, Mode::Loading);
+            assert_eq!((cache.write(50, 10, 2).await, cache.hits(0, 48, 1).await), (Status::Ok, 0));
+            while cache.status().mode == Mode::Loading {
+                reactor.sleep_ns(1_000_000).await;
+            }
+            late.set(Delays::default());
+            let found = (cache.hits(0, 48, 1).await, cache.hits(64, 131, 1).await, cache.hits(50, 10, 2).await);
+            assert_eq!((cache.status().mode, found), (Mode::On, (48, 131, 0)));
+            drop(cache);
+            // What ended while flash was searched is known after a crash as well.
+            let again = open(&reactor, &slow, Some(&below), FlashCacheOptions { loads_later: false, ..options }).await;
+            let again = again.unwrap();
+            assert_eq!((again.hits(0, 48, 1).await, again.hits(50, 10, 2).await), (48, 0));
+        });
+    }
+}

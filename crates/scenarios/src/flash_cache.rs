@@ -285,6 +285,7 @@ pub(crate) fn defect(sim: &Handle) -> Option<FlashCacheDefect> {
         Some(Mutation::RefillBucket) => Some(FlashCacheDefect::FullBucket),
         Some(Mutation::WaitForEver) => Some(FlashCacheDefect::WaitForEver),
         Some(Mutation::GrowUnrecorded) => Some(FlashCacheDefect::GrowUnrecorded),
+        Some(Mutation::RestoreWritten) => Some(FlashCacheDefect::RestoreWritten),
         _ => None,
     }
 }
@@ -348,6 +349,7 @@ impl Plan {
             write_budget: self.write_budget,
             segment_bytes: SEGMENT_BLOCKS * BLOCK,
             region_bytes: self.region_bytes,
+            loads_later: self.slow_blocks % 2 == 0,
             defect: self.defect,
             ..FlashCacheOptions::default()
         };

@@ -104,6 +104,7 @@ impl Shelf {
             write_budget: self.write_budget,
             segment_bytes: SEGMENT_BYTES,
             region_bytes: self.region_bytes,
+            loads_later: self.flash_bytes / BLOCK % 2 == 0,
             defect: self.defect,
             ..FlashCacheOptions::default()
         };

@@ -100,6 +100,7 @@ fn every_checker_catches_its_mutation() {
         ("flash-cache", Mutation::FlushDoesNothing),
         ("flash-cache", Mutation::WaitForEver),
         ("flash-cache", Mutation::GrowUnrecorded),
+        ("flash-cache", Mutation::RestoreWritten),
         ("flash-budget", Mutation::RefillBucket),
         ("warm-pool", Mutation::SkipMarks),
         ("warm-pool", Mutation::SkipVerify),

@@ -305,6 +305,8 @@ pub enum Mutation {
     ReadUnbuilt,
     /// A scenario's own defect: a parity device grows without its superblocks saying so.
     GrowUnrecorded,
+    /// A scenario's own defect: a flash cache brings back blocks that have been written to since it was opened.
+    RestoreWritten,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
     ForgetPointers,
     /// A scenario's own defect: the engine opens a band without a reset of its zone.
@@ -329,7 +331,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 77] = [
+    pub const ALL: [Mutation; 78] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -397,6 +399,7 @@ impl Mutation {
         Mutation::SkipRecord,
         Mutation::ReadUnbuilt,
         Mutation::GrowUnrecorded,
+        Mutation::RestoreWritten,
         Mutation::ForgetPointers,
         Mutation::SkipReset,
         Mutation::SkipFinish,

@@ -66,6 +66,7 @@ pub fn spec_of(params: &DeviceParams, make: bool) -> Option<DeviceSpec> {
                 write_budget: *write_budget,
                 endurance: *endurance,
                 without_cache: *pass_through,
+                loads_later: true,
                 ..FlashCacheOptions::default()
             })
         }

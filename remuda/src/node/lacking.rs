@@ -36,7 +36,7 @@ pub fn lacking(def: &DeviceDef, opened: &Opened, closed: impl Fn(&str) -> Option
         Lacking { finding: Finding { severity, object, place, meaning, advice, repaired: false }, is_absent }
     };
     if let Some(cache) = flash_cache_view(opened) {
-        let Some(flash) = parts.get(1).filter(|_| cache.mode != "on") else { return Vec::new() };
+        let Some(flash) = parts.get(1).filter(|_| !cache.is_in_order()) else { return Vec::new() };
         let is_absent = cache.mode == "absent";
         let why = closed(flash).map_or_else(|| cannot_be_used(is_absent), |why| absent(&why));
         let meaning = format!("{why}; everything is read from the disks behind it");

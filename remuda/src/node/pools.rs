@@ -371,7 +371,7 @@ impl Node {
         view.reads_cached_on(cached_on);
         let cache = self.devices.get(cached_on).and_then(|device| device.live.as_ref().ok());
         view.flash_cache = cache.and_then(flash_cache_view);
-        if let Some(cache) = view.flash_cache.as_ref().filter(|cache| cache.mode != "on") {
+        if let Some(cache) = view.flash_cache.as_ref().filter(|cache| !cache.is_in_order()) {
             let (device, mode) = (cached_on, &cache.mode);
             let advice = match mode.as_str() {
                 "hanging" => "it is used again by itself when it answers",

@@ -144,7 +144,7 @@ pub struct RebuildView {
 /// A flash cache in use. Counts are since it was opened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FlashCacheView {
-    /// `on`, `hanging` (flash does not answer, and is used again when it does), `absent` or `failed`.
+    /// `on`, `loading` (what it has is being found), `hanging` (flash does not answer, and is used again when it does), `absent` or `failed`.
     pub mode: String,
     /// Bytes read from flash.
     pub hit_bytes: u64,
@@ -186,6 +186,11 @@ pub struct FlashCacheView {
 }
 
 impl FlashCacheView {
+    /// Whether nobody has to see to its flash.
+    pub fn is_in_order(&self) -> bool {
+        matches!(self.mode.as_str(), "on" | "loading")
+    }
+
     /// Bytes that the budget gives each second.
     pub fn budget_bytes_per_second(&self) -> f64 {
         self.write_budget_bytes as f64 / 86_400.0

@@ -1,8 +1,8 @@
 //! What is made durable on the slow device: the anchor, the marks, and the image of a clean close.
 
-use super::Inner;
 use super::format::{ANCHOR, Anchor, Geometry, IMAGE, MARKS, PAGE_MARKS, PAGE_SLOTS, page_body};
 use super::ring::Found;
+use super::{Inner, Mode};
 use crate::io::{Io, Status};
 use crate::slots::{Kind, Slots, Stamp};
 
@@ -105,6 +105,12 @@ impl Inner {
 
     /// Writes what is in memory and notes what is cached, so that the next opening finds everything.
     pub(super) async fn settle(self: &std::rc::Rc<Self>) -> Result<(), Status> {
+        for _ in 0..SETTLE_LOOKS_MAX {
+            if self.shared.with(|state| state.mode != Mode::Loading) {
+                break;
+            }
+            self.reactor.sleep_ns(SETTLE_LOOK_NS).await;
+        }
         let now_ns = self.reactor.clock_ns();
         if self.shared.with(|state| !state.uses_flash(now_ns) || state.is_clean) {
             return self.flush().await;

@@ -6,7 +6,7 @@ use super::format::{
 use super::patience::{OPEN_PATIENCE_NS, Patience};
 use super::ring::{Ring, Shape};
 use super::trust::Trust;
-use super::{FlashCacheOptions, Mode, State};
+use super::{FlashCacheOptions, Inner, Mode, Shared, State};
 use crate::device::{Channel, DeviceInfo};
 use crate::io::{Io, Lba, Status};
 use crate::parts::Parts;
@@ -15,6 +15,7 @@ use crate::steps;
 use base::Errno;
 use reactor::{Reactor, SgList};
 use std::rc::Rc;
+use std::sync::Weak;
 
 /// Headers read at a time.
 const READS_AT_ONCE: u64 = 16;
@@ -130,8 +131,8 @@ impl Side<'_> {
         pages
     }
 
-    /// The headers of all segments that are whole, by place.
-    pub(super) async fn read_headers(&self, label: &Label, mut each: impl FnMut(Header)) -> Result<(), Status> {
+    /// The headers of all segments that are whole, by place, for as long as `each` wants more.
+    async fn read_headers(&self, label: &Label, mut each: impl FnMut(Header) -> bool) -> Result<(), Status> {
         let shape = label.shape;
         let mut failed = None;
         for first in (0..shape.segments).step_by(READS_AT_ONCE as usize) {
@@ -153,79 +154,141 @@ impl Side<'_> {
                 let mut bytes = vec![0; reactor::buf::sg_len(&done.io.bufs)];
                 steps::sg_read_at(&done.io.bufs, 0, &mut bytes);
                 let header = Header::decode(label.flash_id, shape.slots_per_segment(), &mut bytes);
-                header
-                    .filter(|header| header.seq % shape.segments == place && header.seq > 0)
-                    .into_iter()
-                    .for_each(&mut each);
+                let header = header.filter(|header| header.seq % shape.segments == place && header.seq > 0);
+                if header.is_some_and(|header| !each(header)) {
+                    return Ok(());
+                }
+                // Users of the device may have the same core.
+                self.reactor.yield_now().await;
             }
         }
         failed.map_or(Ok(()), Err)
     }
 }
 
-/// What an opening found.
-pub(super) struct Loaded {
-    pub(super) state: State,
-    /// Blocks that flash had and that were not believed.
-    pub(super) dropped: u64,
-    /// Flash has segments up to this one that the slow device knows nothing of: it was put back to an earlier state, or shares
-    /// the flash with another. The state is not to be used: up to there everything is void.
-    pub(super) future: Option<u64>,
+/// The last segment that the slow device let be written before it was opened.
+pub(super) fn known_to(former: &Anchor) -> u64 {
+    if former.clean { former.next_seq.saturating_sub(1) } else { former.reserved_to }
 }
 
-/// Brings back what is cached. `image` is of a clean close.
-pub(super) async fn load(
-    flash: &Side<'_>,
-    name: &str,
-    label: &Label,
-    anchor: &Anchor,
-    marks: Vec<u64>,
-    image: Option<Vec<Option<Vec<u64>>>>,
-    options: &FlashCacheOptions,
-) -> Loaded {
-    let mut state = new_state(flash.reactor, label.shape, anchor, marks, options);
-    let (data_blocks, per) = (anchor.geometry.data_blocks, label.shape.slots_per_segment());
-    let mut dropped = 0;
-    let mut seqs = vec![0; label.shape.segments as usize];
-    // The slow device has gone back in time when flash has segments that it never let be written.
-    let known_to = if anchor.clean { anchor.next_seq - 1 } else { anchor.reserved_to };
-    let mut newest = 0;
-    let read = flash.read_headers(label, |header| {
-        let seq = header.seq;
-        seqs[(seq % label.shape.segments) as usize] = seq;
-        newest = newest.max(seq);
-        state.ring.written_total = state.ring.written_total.max(header.written_total);
-        if seq <= anchor.void_to || seq > anchor.reserved_to {
+/// Finds what is cached on flash. The device is in use meanwhile, and may go: then this ends.
+pub(super) struct Search {
+    pub(super) shared: Weak<Shared>,
+    pub(super) reactor: Rc<Reactor>,
+    pub(super) slow: Rc<dyn Channel>,
+    pub(super) flash: Rc<dyn Channel>,
+    pub(super) label: Label,
+    /// The anchor as the opening found it.
+    pub(super) former: Anchor,
+}
+
+/// What a search has come to.
+struct Progress {
+    /// Of each place the segment that is there; 0 where none was found.
+    seqs: Vec<u64>,
+    newest: u64,
+    /// Blocks that flash had and that were not believed.
+    dropped: u64,
+}
+
+impl Search {
+    pub(super) async fn run(self) {
+        let Some((name, block_size)) =
+            self.shared.upgrade().map(|shared| (shared.name.clone(), shared.info.block_size))
+        else {
             return;
+        };
+        let side = |channel: &Rc<dyn Channel>| Side {
+            reactor: &self.reactor,
+            channel: channel.clone(),
+            block_size,
+            blocks: 0,
+            io_blocks: 1,
+        };
+        let (shape, former) = (self.label.shape, &self.former);
+        let image = match former.clean {
+            true => Some(side(&self.slow).read_image(former, shape.slots()).await),
+            false => None,
+        };
+        let mut progress = Progress { seqs: vec![0; shape.segments as usize], newest: 0, dropped: 0 };
+        let flash = side(&self.flash);
+        let read = flash.read_headers(&self.label, |header| {
+            self.shared.upgrade().is_some_and(|shared| {
+                let restores_written = shared.restores_written;
+                shared.with(|state| self.take(state, &header, image.as_deref(), restores_written, &mut progress))
+            })
+        });
+        if let Err(status) = read.await {
+            tracing::warn!(device = name, %status, "some of the flash cache cannot be read");
         }
-        for (nth, lba, crc) in header.blocks(data_blocks) {
-            let slot = seq % label.shape.segments * per + nth;
-            let page =
-                image.as_ref().and_then(|image| image.get((slot / PAGE_SLOTS) as usize)).and_then(Option::as_ref);
-            let is_cached = match page {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let known_to = known_to(former);
+        let Progress { seqs, newest, dropped } = progress;
+        if newest > known_to {
+            tracing::warn!(
+                device = name,
+                "flash has what the slow device never let be written: that was put back to an earlier state, or has a copy; the cache \
+                 begins empty"
+            );
+            shared.with(|state| {
+                state.ring.clear();
+                state.ring.next_seq = state.ring.next_seq.max(newest + 1);
+            });
+            let (flash, slow, reactor) = (Some(self.flash.clone()), self.slow.clone(), self.reactor.clone());
+            let inner = Inner { shared: shared.clone(), reactor, slow, flash };
+            let noted = inner.write_anchor(|anchor| anchor.void_to = anchor.void_to.max(newest)).await;
+            if let Err(status) = noted {
+                tracing::error!(device = name, %status, "that cannot be noted: flash is not used until the device is opened again");
+                return shared.with(|state| state.mode = Mode::Failed);
+            }
+        }
+        let blocks = shared.with(|state| {
+            // What was not found now may be there the next time: what is written from now on has to count for that too.
+            state.trust.end_search(&seqs, known_to);
+            state.mode = Mode::On;
+            state.ring.index.len()
+        });
+        tracing::info!(device = name, blocks, dropped, clean = former.clean, "flash cache open");
+    }
+
+    /// Takes in what a segment has.
+    fn take(
+        &self,
+        state: &mut State,
+        header: &Header,
+        image: Option<&[Option<Vec<u64>>]>,
+        restores_written: bool,
+        progress: &mut Progress,
+    ) -> bool {
+        let (seq, former, shape) = (header.seq, &self.former, self.label.shape);
+        progress.seqs[(seq % shape.segments) as usize] = seq;
+        progress.newest = progress.newest.max(seq);
+        state.ring.written_total = state.ring.written_total.max(header.written_total);
+        if seq <= former.void_to || seq > former.reserved_to {
+            return true;
+        }
+        for (nth, lba, crc) in header.blocks(former.geometry.data_blocks) {
+            let slot = seq % shape.segments * shape.slots_per_segment() + nth;
+            let page = image.and_then(|image| image.get((slot / PAGE_SLOTS) as usize)).and_then(Option::as_ref);
+            let was_cached = match page {
                 Some(words) => {
                     // The ring holds one of the last numbers in every place: an older one is what a lost write left there.
                     let bit = slot % PAGE_SLOTS;
-                    seq < anchor.next_seq
-                        && seq + anchor.segments >= anchor.next_seq
+                    seq < former.next_seq
+                        && seq + former.segments >= former.next_seq
                         && words[(bit / 64) as usize] >> (bit % 64) & 1 == 1
                 }
                 None => state.trust.counts(seq, lba),
             };
             state.trust.has_content(seq, lba);
-            if is_cached {
+            if was_cached && (state.trust.is_unwritten(lba) || restores_written) {
                 state.ring.restore(seq, nth, lba, crc);
             } else {
-                dropped += 1;
+                progress.dropped += 1;
             }
         }
-    });
-    if let Err(status) = read.await {
-        tracing::warn!(device = name, %status, "some of the flash cache cannot be read");
+        true
     }
-    // What was not found now may be there the next time: what is written from now on has to count for that too.
-    state.trust.found(&seqs, known_to);
-    Loaded { state, dropped, future: Some(newest).filter(|newest| *newest > known_to) }
 }
 
 /// A state with nothing cached.

@@ -46,7 +46,7 @@ pub use budget::DAY_NS;
 use budget::{BINS, Budget};
 use format::{Anchor, Geometry, Label};
 use io::FlashCacheChannel;
-use load::Side;
+use load::{Search, Side};
 use patience::{OPEN_PATIENCE_NS, Patience};
 use reactor::{IoFuture, Reactor};
 pub use ring::FlashCacheCounts;
@@ -83,6 +83,9 @@ pub struct FlashCacheOptions {
     pub segment_bytes: u64,
     /// Bytes per mark, fixed when it is made; 0 chooses (1 MiB, more on very large devices).
     pub region_bytes: u64,
+    /// What is cached is brought back behind the opening, not in it: that takes a read for each segment. Until it is there the slow
+    /// device is read.
+    pub loads_later: bool,
     /// Of one that is made: its id, by which what is half made is known again; chosen at random unless given.
     pub id: Option<[u8; 16]>,
     /// A defect for tests of checkers.
@@ -100,6 +103,7 @@ impl Default for FlashCacheOptions {
             admits: true,
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             region_bytes: 0,
+            loads_later: false,
             id: None,
             defect: None,
         }
@@ -119,6 +123,8 @@ pub enum FlashCacheDefect {
     WaitForEver,
     /// A new size is not made durable.
     GrowUnrecorded,
+    /// Of regions that have been written to since an opening, it brings back what they were.
+    RestoreWritten,
 }
 
 /// Whether flash is used.
@@ -126,6 +132,8 @@ pub enum FlashCacheDefect {
 pub enum Mode {
     /// It is.
     On,
+    /// Not yet: what it has is being found.
+    Loading,
     /// It was absent, or could not be used, when the device was opened.
     Absent,
     /// It has failed since.
@@ -139,6 +147,7 @@ impl Mode {
     pub fn name(self) -> &'static str {
         match self {
             Mode::On => "on",
+            Mode::Loading => "loading",
             Mode::Absent => "absent",
             Mode::Failed => "failed",
             Mode::Hanging => "hanging",
@@ -215,6 +224,7 @@ struct Shared {
     skips_verify: bool,
     waits_for_ever: bool,
     grows_unrecorded: bool,
+    restores_written: bool,
 }
 
 struct State {
@@ -309,46 +319,33 @@ impl FlashCacheDevice {
             return Err(refused("the slow device is smaller than it was, or has another block size".to_string()));
         }
         let marks = below.read_marks(name, &anchor).await;
-        let mut state = match &flash {
-            Some(flash) if flash.is_known => {
-                let image = match anchor.clean {
-                    true => Some(below.read_image(&anchor, flash.label.shape.slots()).await),
-                    false => None,
-                };
-                let loaded = load::load(&flash.side, name, &flash.label, &anchor, marks.clone(), image, options).await;
-                let blocks = loaded.state.ring.index.len();
-                tracing::info!(
-                    device = name,
-                    blocks,
-                    dropped = loaded.dropped,
-                    clean = anchor.clean,
-                    "flash cache open"
-                );
-                match loaded.future {
-                    None => loaded.state,
-                    Some(newest) => {
-                        tracing::warn!(
-                            device = name,
-                            "flash has what the slow device never let be written: that was put back to an earlier state, or has a \
-                             copy; the cache begins empty"
-                        );
-                        (anchor.void_to, anchor.clean) = (anchor.void_to.max(newest), false);
-                        load::new_state(reactor, flash.label.shape, &anchor, marks, options)
-                    }
-                }
+        let is_known = flash.as_ref().is_some_and(|flash| flash.is_known);
+        if !is_known {
+            // Another flash device, or none: what the former one has will have missed writes.
+            anchor.void_to = anchor.reserved_to.max(anchor.void_to).max(anchor.next_seq);
+            if let Some(flash) = &flash {
+                (anchor.flash_id, anchor.segments) = (flash.label.flash_id, flash.label.shape.segments);
             }
-            other => {
-                // Another flash device, or none: what the former one has will have missed writes.
-                anchor.void_to = anchor.reserved_to.max(anchor.void_to).max(anchor.next_seq);
-                if let Some(flash) = other {
-                    (anchor.flash_id, anchor.segments) = (flash.label.flash_id, flash.label.shape.segments);
-                }
-                anchor.clean = false;
-                let shape = other.as_ref().map_or(Shape::none(base.block_size), |flash| flash.label.shape);
-                load::new_state(reactor, shape, &anchor, marks, options)
-            }
+            anchor.clean = false;
+        }
+        let shape = flash.as_ref().map_or(Shape::none(base.block_size), |flash| flash.label.shape);
+        let former = anchor;
+        let mut state = load::new_state(reactor, shape, &anchor, marks, options);
+        state.mode = match &flash {
+            None => Mode::Absent,
+            Some(flash) if flash.is_known => Mode::Loading,
+            Some(_) => Mode::On,
         };
-        state.mode = if flash.is_some() { Mode::On } else { Mode::Absent };
+        if anchor.clean {
+            // Nothing later was written before it was closed: should it be there, nobody may believe it, after a crash either. And
+            // what did not count then does not now.
+            anchor.void_to = anchor.void_to.max(anchor.reserved_to.saturating_sub(anchor.segments));
+            anchor.reserved_to = anchor.reserved_to.min(anchor.next_seq.saturating_sub(1));
+            (state.trust.reserved_to, state.trust.void_to) = (anchor.reserved_to, anchor.void_to);
+        }
+        if is_known {
+            state.trust.begin_search(load::known_to(&former));
+        }
         if let Some(flash) = flash.as_ref().filter(|flash| !flash.is_known) {
             // Its label; counted before it is written.
             state.ring.charge(flash.label.bytes(), reactor.now_ns());
@@ -375,7 +372,8 @@ impl FlashCacheDevice {
             state.ring.budget = Budget::new(options.write_budget, reactor.now_ns().saturating_sub(DAY_NS));
         }
         let label = flash.as_ref().map(|flash| flash.label);
-        let shared = Shared {
+        let searched = flash.as_ref().filter(|flash| flash.is_known).map(|flash| flash.side.channel.clone());
+        let shared = Arc::new(Shared {
             name: name.to_string(),
             info: describe(&base, &anchor.geometry),
             blocks: anchor.geometry.data_blocks.into(),
@@ -392,10 +390,19 @@ impl FlashCacheDevice {
             skips_verify: options.defect == Some(FlashCacheDefect::SkipVerify),
             waits_for_ever: options.defect == Some(FlashCacheDefect::WaitForEver),
             grows_unrecorded: options.defect == Some(FlashCacheDefect::GrowUnrecorded),
+            restores_written: options.defect == Some(FlashCacheDefect::RestoreWritten),
             flash: flash.map(|flash| flash.device),
             slow,
-        };
-        Ok(FlashCacheDevice { shared: Arc::new(shared) })
+        });
+        if let (Some(flash), Some(label)) = (searched, label) {
+            let (shared, reactor, slow) = (Arc::downgrade(&shared), reactor.clone(), below.channel);
+            let search = Search { shared, reactor: reactor.clone(), slow, flash, label, former };
+            match options.loads_later {
+                true => reactor.spawn(search.run()),
+                false => search.run().await,
+            }
+        }
+        Ok(FlashCacheDevice { shared })
     }
 
     /// How it is doing at `now_ns` of a reactor's clock.
@@ -655,6 +662,11 @@ impl BlockDevice for FlashCacheDevice {
 
     fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {
         Some((0, lba + self.shared.geometry.data_start, u64::MAX))
+    }
+
+    /// The slow device alone.
+    fn placed_on(&self) -> usize {
+        1
     }
 
     /// In front of anything else it would be in vain.

@@ -35,6 +35,8 @@ pub(super) struct Trust {
     /// The newest segment that should be on flash and could not be read: it may hold blocks of any region, and be there again
     /// another time.
     unknown_to: u64,
+    /// While flash is searched for what it has: of each region a bit, whether it has been written to since.
+    written: Option<Vec<u64>>,
     /// Marks that writes wait for.
     wanted: BTreeMap<u64, u64>,
     /// Durable: segments that may have been written.
@@ -60,6 +62,7 @@ impl Trust {
             newest: vec![0; marks.len()],
             marks,
             unknown_to: 0,
+            written: None,
             wanted: BTreeMap::new(),
             reserved_to: 0,
             void_to: 0,
@@ -76,10 +79,13 @@ impl Trust {
         let regions = self.marks.len().max(regions as usize);
         self.marks.resize(regions, 0);
         self.newest.resize(regions, 0);
+        if let Some(written) = &mut self.written {
+            written.resize(regions.div_ceil(64), 0);
+        }
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.marks.len() as u64 * 16
+        self.marks.len() as u64 * 16 + self.written.as_ref().map_or(0, |written| written.len() as u64 * 8)
     }
 
     /// No segment up to this one counts.
@@ -107,9 +113,27 @@ impl Trust {
         *newest = seq.max(*newest);
     }
 
+    /// Flash is searched from now on. Until all of it has been seen, segments up to `last` may hold blocks of any region.
+    pub(super) fn begin_search(&mut self, last: u64) {
+        self.unknown_to = last;
+        self.written = Some(vec![0; self.marks.len().div_ceil(64)]);
+    }
+
+    /// Whether what a search finds of the block may be what the slow device has: it has not been written to since.
+    pub(super) fn is_unwritten(&self, lba: u64) -> bool {
+        let region = (lba / self.region_blocks) as usize;
+        self.written.as_ref().is_none_or(|written| written[region / 64] >> (region % 64) & 1 == 0)
+    }
+
+    /// All of flash that can be read has been seen; as [`found`](Self::found).
+    pub(super) fn end_search(&mut self, seqs: &[u64], last: u64) {
+        (self.unknown_to, self.written) = (0, None);
+        self.found(seqs, last);
+    }
+
     /// Compares the segments that were found, by place, with those that may have been written up to `last`: what is missing
     /// counts as content of every region.
-    pub(super) fn found(&mut self, seqs: &[u64], last: u64) {
+    fn found(&mut self, seqs: &[u64], last: u64) {
         for (place, found) in seqs.iter().enumerate() {
             let behind = (last % self.segments + self.segments - place as u64) % self.segments;
             let expected = last.saturating_sub(behind);
@@ -145,7 +169,8 @@ impl Trust {
         let mut marks = self.marks[first as usize..end as usize].to_vec();
         for (region, slot) in (first..end).zip(&mut marks) {
             let is_empty = self.newest[region as usize] <= (*slot).max(floor);
-            let free = if is_empty { self.unknown_to } else { 0 };
+            // During a search nothing is known to be empty.
+            let free = if is_empty && self.written.is_none() { self.unknown_to } else { 0 };
             let mark = self.wanted.get(&region).copied().unwrap_or(0).max(free);
             if mark > *slot {
                 *slot = mark;
@@ -185,6 +210,12 @@ impl Trust {
             guard.writers += 1;
             guard.changes = guard.changes.wrapping_add(1);
         });
+        let regions = self.regions(lba, nblocks);
+        if let Some(written) = &mut self.written {
+            for region in regions {
+                written[region as usize / 64] |= 1 << (region % 64);
+            }
+        }
     }
 
     /// It has ended; not `durable` is what a power cut may still take back.
