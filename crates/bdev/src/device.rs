@@ -315,6 +315,10 @@ pub trait BlockDevice: Send + Sync {
         let _ = lba;
         None
     }
+    /// How many of its children, from the first on, [`place`](Self::place) may name.
+    fn placed_on(&self) -> usize {
+        usize::MAX
+    }
     /// Whether the time that an operation takes depends on where the one before it was: a disk with an arm is below.
     fn seeks(&self) -> bool {
         self.children().iter().any(|child| child.seeks())

@@ -83,7 +83,8 @@ impl Node {
         if device.place(0).is_some() {
             let children = device.children();
             let gauge = gauge.filter(|_| children.len() == 1);
-            let below = children.iter().map(|child| Node::find(child, gauge.clone(), gauges)).collect();
+            let placed = children.iter().take(device.placed_on());
+            let below = placed.map(|child| Node::find(child, gauge.clone(), gauges)).collect();
             return Node::Above(device.clone(), below);
         }
         let mut of_disk: Vec<_> = gauge.into_iter().collect();
@@ -106,7 +107,12 @@ fn count(device: &Arc<dyn BlockDevice>, gauges: &mut Vec<Arc<dyn ReadGauge>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DelayDevice, Delays, Extent, LinearDevice, MemDevice, StatsDevice, StripeDevice};
+    use crate::{
+        DelayDevice, Delays, Extent, FlashCacheDevice, FlashCacheOptions, LinearDevice, MemDevice, StatsDevice,
+        StripeDevice,
+    };
+    use reactor::{Reactor, ReactorConfig};
+    use std::rc::Rc;
 
     fn mem(blocks: u64) -> Arc<dyn BlockDevice> {
         Arc::new(StatsDevice::new(Arc::new(MemDevice::new("mem", 4096, blocks, blocks).expect("memory"))))
@@ -123,5 +129,19 @@ mod tests {
         assert_eq!(disks.count(), 3);
         assert_eq!([0, 3, 9].map(|lba| disks.place(lba)), [(2, 10), (2, 7), (2, 1)]);
         assert_eq!([10, 13, 14, 18, 22].map(|lba| disks.place(lba)), [(0, 4), (0, 1), (1, 4), (0, 4), (1, 4)]);
+    }
+
+    #[test]
+    fn the_flash_of_a_cache_is_none_of_the_disks() {
+        let driver = reactor::linux::LinuxDriver::new().expect("io_uring is available");
+        let reactor = Reactor::new(0, Rc::new(driver), ReactorConfig::default());
+        let inner = reactor.clone();
+        let cache = reactor.block_on(async move {
+            let options = FlashCacheOptions { create: true, segment_bytes: 64 << 10, ..FlashCacheOptions::default() };
+            let slow = StripeDevice::new("stripe", vec![mem(1024), mem(1024)], 4).expect("a stripe");
+            FlashCacheDevice::open(&inner, "cache", Arc::new(slow), Some(mem(600)), &options).await.expect("a cache")
+        });
+        let counted: Arc<dyn BlockDevice> = Arc::new(StatsDevice::new(Arc::new(cache)));
+        assert_eq!(Disks::below(&counted).count(), 2);
     }
 }

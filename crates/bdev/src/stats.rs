@@ -263,6 +263,10 @@ impl BlockDevice for StatsDevice {
         self.child.place(lba)
     }
 
+    fn placed_on(&self) -> usize {
+        self.child.placed_on()
+    }
+
     fn seeks(&self) -> bool {
         self.child.seeks()
     }
