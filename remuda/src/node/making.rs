@@ -140,14 +140,18 @@ impl Node {
                     foreign.push(device.name().to_string());
                 }
             }
-        } else {
+        } else if self.devices.contains_key(&making.pool.capacity) {
             let capacity = self.open_device(&making.pool.capacity)?;
             if self.take_back(&capacity, ours).await? {
                 foreign.push(making.pool.capacity.clone());
             }
         }
-        let (is_foreign, log) = self.take_back_log(&making.pool, pool).await?;
-        if is_foreign {
+        // A device that has been deleted meanwhile is none of the node's business.
+        let has_log = match &making.pool.log {
+            LogDef::Device(device) => self.devices.contains_key(device),
+            LogDef::Pmem { .. } => true,
+        };
+        if has_log && let (true, log) = self.take_back_log(&making.pool, pool).await? {
             foreign.push(log);
         }
         if !foreign.is_empty() {
@@ -176,11 +180,16 @@ impl Node {
 
     /// Wipes the start of a pool's log device if that is this pool's; whether it holds somebody else's, and its name.
     pub(super) async fn take_back_log(&self, def: &PoolDef, pool: Uuid) -> Result<(bool, String), Refusal> {
-        if let LogDef::Pmem { path, .. } = &def.log
-            && !std::path::Path::new(path).exists()
-        {
+        match &def.log {
+            LogDef::Device(device) => {
+                // Whether it may be a log at all does not matter here.
+                let device = self.open_device(device)?;
+                let is_foreign = self.take_back(&device, move |start| engine::is_of_pool(start, pool)).await?;
+                return Ok((is_foreign, device.name().to_string()));
+            }
             // A file that came to be for the pool and has gone again.
-            return Ok((false, path.clone()));
+            LogDef::Pmem { path, .. } if !std::path::Path::new(path).exists() => return Ok((false, path.clone())),
+            LogDef::Pmem { .. } => {}
         }
         let (log, _lock) = self.log_device(def, false)?;
         let (name, shown) = (def.name.clone(), log.name().to_string());
