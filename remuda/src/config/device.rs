@@ -168,7 +168,7 @@ const ZONE_BANDS: &[Key] = &[
         "head",
         Form::Text,
         "required",
-        "The device that is written in place: 16 MiB and 1/384 of the zones' size, or more.",
+        "The device that is written in place, best of 16 MiB and 1/384 of the zones' size, or more.",
     ),
     key("zones", Form::Text, "required", "The zoned device. All of its zones are used."),
 ];
