@@ -359,5 +359,8 @@ fn a_pool_on_what_keeps_nothing_is_refused_and_one_in_memory_is_warned_of() {
     node.ok(&["device", "create", "log", "--kind", "mem", "size=64MiB"]);
     let why = "device 'null' keeps nothing of what is written to it";
     refused(&node, &["pool", "create", "q", "--log", "log", "--capacity", "null"], 2, why);
-    refused(&node, &["pool", "create", "q", "--log", "null", "--capacity", "log"], 2, why);
+    node.ok(&["device", "create", "spare", "--kind", "mem", "size=512MiB"]);
+    refused(&node, &["pool", "create", "q", "--log", "null", "--capacity", "spare"], 2, why);
+    // What was refused is not in the way of what is right.
+    node.ok(&["pool", "create", "q", "--log", "log", "--capacity", "spare"]);
 }
