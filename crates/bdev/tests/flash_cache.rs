@@ -387,7 +387,7 @@ fn what_flash_has_is_found_behind_the_opening_but_for_what_has_been_written_mean
             late.set(Delays { read: Delay { fixed_ns: 20_000_000, jitter_ns: 0 }, ..Delays::default() });
             let late = Arc::new(late);
             let flash: Device = late.clone();
-            let options = FlashCacheOptions { loads_later: true, ..options };
+            let options = FlashCacheOptions { loads_after_ns: Some(1_000_000), ..options };
             let cache = open(&reactor, &slow, Some(&flash), options.clone()).await.unwrap();
             assert_eq!(cache.status().mode, Mode::Loading);
             assert_eq!((cache.write(50, 10, 2).await, cache.hits(0, 48, 1).await), (Status::Ok, 0));
@@ -399,7 +399,8 @@ fn what_flash_has_is_found_behind_the_opening_but_for_what_has_been_written_mean
             assert_eq!((cache.status().mode, found), (Mode::On, (48, 131, 0)));
             drop(cache);
             // What ended while flash was searched is known after a crash as well.
-            let again = open(&reactor, &slow, Some(&below), FlashCacheOptions { loads_later: false, ..options }).await;
+            let again =
+                open(&reactor, &slow, Some(&below), FlashCacheOptions { loads_after_ns: None, ..options }).await;
             let again = again.unwrap();
             assert_eq!((again.hits(0, 48, 1).await, again.hits(50, 10, 2).await), (48, 0));
         });

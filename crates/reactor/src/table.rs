@@ -6,12 +6,16 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use zerocopy::FromZeros;
 
-/// A slice that begins as zeroes and takes no memory where it has never been touched. One of 2 MiB or more lies on huge pages, where
-/// the system offers them: filling it faults once for each of them, and lookups at random find what translates their addresses.
+/// The least for which a mapping is worth while.
+const MAPPED_BYTES_MIN: usize = 256 << 10;
+
+/// A slice that begins as zeroes and, unless it is small, takes no memory where it has never been touched. One of 2 MiB, or nearly so,
+/// and more lies on huge pages, where the system offers them: filling it faults once for each of them, and lookups at random find what
+/// translates their addresses.
 pub struct Table<T> {
     start: NonNull<T>,
     len: usize,
-    /// Of a large one; a small one is the allocator's.
+    /// Unless it is the allocator's.
     mapping: Option<Mapping>,
     _owns: PhantomData<T>,
 }
@@ -21,10 +25,13 @@ impl<T: FromZeros> Table<T> {
     pub fn zeroed(len: usize) -> Table<T> {
         const { assert!(align_of::<T>() <= 4096) };
         let bytes = len.checked_mul(size_of::<T>()).expect("the size of a table is a number");
-        let (start, mapping) = if bytes < HUGE_PAGE_BYTES {
+        let (start, mapping) = if bytes < MAPPED_BYTES_MIN {
             let small: *mut [T] = Box::into_raw(<[T]>::new_box_zeroed_with_elems(len).expect("memory for a table"));
             (NonNull::new(small.cast()), None)
         } else {
+            // What would nearly fill the last huge page has all of it.
+            let whole = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+            let bytes = if bytes >= whole - HUGE_PAGE_BYTES / 4 { whole } else { bytes };
             let mapping = Mapping::anonymous(bytes).expect("memory for a table");
             (Some(mapping.start().cast()), Some(mapping))
         };
@@ -89,7 +96,9 @@ mod tests {
     #[test]
     fn small_and_large_tables_begin_as_zeroes_keep_what_they_have_when_extended_and_drop_it() {
         let shared = Rc::new(());
-        for len in [0, 1, 100, HUGE_PAGE_BYTES / size_of::<Cell>(), 3 * HUGE_PAGE_BYTES / size_of::<Cell>() + 7] {
+        for len in
+            [0, 1, 100, 40_000, HUGE_PAGE_BYTES / size_of::<Cell>() - 5, 3 * HUGE_PAGE_BYTES / size_of::<Cell>() + 7]
+        {
             let mut table = Table::<Cell>::zeroed(len);
             assert!(table.len() == len && table.iter().all(|cell| cell.number == 0 && cell.shared.is_none()));
             for (cell, number) in table.iter_mut().zip(1..) {

@@ -14,6 +14,8 @@ use std::io::{ErrorKind, Read};
 
 /// Bytes at the start of a device that tell whether it holds anything.
 const START_BYTES: u64 = 128 << 10;
+/// From when a flash cache is open until it looks for what it has: the pool on it opens first.
+const FLASH_LOADS_AFTER_NS: u64 = 200_000_000;
 
 /// What a definition asks for; with `make`, what is missing is made. `None` of the kinds that take more than a definition.
 pub fn spec_of(params: &DeviceParams, make: bool) -> Option<DeviceSpec> {
@@ -66,7 +68,7 @@ pub fn spec_of(params: &DeviceParams, make: bool) -> Option<DeviceSpec> {
                 write_budget: *write_budget,
                 endurance: *endurance,
                 without_cache: *pass_through,
-                loads_later: true,
+                loads_after_ns: Some(FLASH_LOADS_AFTER_NS),
                 ..FlashCacheOptions::default()
             })
         }

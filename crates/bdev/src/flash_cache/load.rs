@@ -131,8 +131,14 @@ impl Side<'_> {
         pages
     }
 
-    /// The headers of all segments that are whole, by place, for as long as `each` wants more.
-    async fn read_headers(&self, label: &Label, mut each: impl FnMut(Header) -> bool) -> Result<(), Status> {
+    /// The headers of all segments that are whole, by place, for as long as `each` wants more. When it `pauses`, others have the core
+    /// for half of the time.
+    async fn read_headers(
+        &self,
+        label: &Label,
+        pauses: bool,
+        mut each: impl FnMut(Header) -> bool,
+    ) -> Result<(), Status> {
         let shape = label.shape;
         let mut failed = None;
         for first in (0..shape.segments).step_by(READS_AT_ONCE as usize) {
@@ -146,6 +152,7 @@ impl Side<'_> {
             let Some(ended) = self.reactor.timeout(OPEN_PATIENCE_NS, parts.join()).await else {
                 return Err(Status::Os(Errno::ETIMEDOUT));
             };
+            let since_ns = self.reactor.clock_ns();
             for (done, place) in ended.zip(first..) {
                 if !done.status.is_ok() {
                     failed = Some(done.status);
@@ -158,8 +165,10 @@ impl Side<'_> {
                 if header.is_some_and(|header| !each(header)) {
                     return Ok(());
                 }
-                // Users of the device may have the same core.
                 self.reactor.yield_now().await;
+            }
+            if pauses {
+                self.reactor.sleep_ns(self.reactor.clock_ns() - since_ns).await;
             }
         }
         failed.map_or(Ok(()), Err)
@@ -180,6 +189,8 @@ pub(super) struct Search {
     pub(super) label: Label,
     /// The anchor as the opening found it.
     pub(super) former: Anchor,
+    /// See [`FlashCacheOptions::loads_after_ns`].
+    pub(super) after_ns: Option<u64>,
 }
 
 /// What a search has come to.
@@ -205,6 +216,9 @@ impl Search {
             blocks: 0,
             io_blocks: 1,
         };
+        if let Some(after_ns) = self.after_ns {
+            self.reactor.sleep_ns(after_ns).await;
+        }
         let (shape, former) = (self.label.shape, &self.former);
         let image = match former.clean {
             true => Some(side(&self.slow).read_image(former, shape.slots()).await),
@@ -212,7 +226,7 @@ impl Search {
         };
         let mut progress = Progress { seqs: vec![0; shape.segments as usize], newest: 0, dropped: 0 };
         let flash = side(&self.flash);
-        let read = flash.read_headers(&self.label, |header| {
+        let read = flash.read_headers(&self.label, self.after_ns.is_some(), |header| {
             self.shared.upgrade().is_some_and(|shared| {
                 let restores_written = shared.restores_written;
                 shared.with(|state| self.take(state, &header, image.as_deref(), restores_written, &mut progress))

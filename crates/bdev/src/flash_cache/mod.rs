@@ -83,9 +83,10 @@ pub struct FlashCacheOptions {
     pub segment_bytes: u64,
     /// Bytes per mark, fixed when it is made; 0 chooses (1 MiB, more on very large devices).
     pub region_bytes: u64,
-    /// What is cached is brought back behind the opening, not in it: that takes a read for each segment. Until it is there the slow
-    /// device is read.
-    pub loads_later: bool,
+    /// What is cached is brought back behind the opening, not in it, and that begins so many nanoseconds after it: whoever opens the
+    /// device may have more to open. It takes a read for each segment, and half of a core at most; until it is done the slow device is
+    /// read.
+    pub loads_after_ns: Option<u64>,
     /// Of one that is made: its id, by which what is half made is known again; chosen at random unless given.
     pub id: Option<[u8; 16]>,
     /// A defect for tests of checkers.
@@ -103,7 +104,7 @@ impl Default for FlashCacheOptions {
             admits: true,
             segment_bytes: SEGMENT_BYTES_DEFAULT,
             region_bytes: 0,
-            loads_later: false,
+            loads_after_ns: None,
             id: None,
             defect: None,
         }
@@ -396,10 +397,11 @@ impl FlashCacheDevice {
         });
         if let (Some(flash), Some(label)) = (searched, label) {
             let (shared, reactor, slow) = (Arc::downgrade(&shared), reactor.clone(), below.channel);
-            let search = Search { shared, reactor: reactor.clone(), slow, flash, label, former };
-            match options.loads_later {
-                true => reactor.spawn(search.run()),
-                false => search.run().await,
+            let after_ns = options.loads_after_ns;
+            let search = Search { shared, reactor: reactor.clone(), slow, flash, label, former, after_ns };
+            match after_ns {
+                Some(_) => reactor.spawn(search.run()),
+                None => search.run().await,
             }
         }
         Ok(FlashCacheDevice { shared })

@@ -207,6 +207,11 @@ impl DirtyJournal {
         }))
     }
 
+    /// Whether a slice is in it, without asking for it.
+    pub(crate) fn names(&self, (volume, slice): DirtySlice) -> bool {
+        self.slices.borrow().contains_key(&key(volume, slice))
+    }
+
     /// Whether the slice is in the journal, durably. Asking keeps a retired slice in it: a write is about to rely on it.
     #[inline]
     pub fn contains(&self, volume: u32, slice: u32) -> bool {

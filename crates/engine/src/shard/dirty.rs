@@ -196,7 +196,7 @@ impl DirtyExtents {
     /// Whether there are all of these blocks.
     #[inline]
     pub(crate) fn covers(&self, first: u32, blocks: u32) -> bool {
-        first.checked_add(blocks).is_some_and(|end| (end / EXTENT_BLOCKS) as usize <= self.index.len())
+        first.checked_add(blocks).is_some_and(|end| end.div_ceil(EXTENT_BLOCKS) as usize <= self.index.len())
     }
 
     #[inline]
@@ -665,6 +665,14 @@ mod tests {
         assert_eq!(dirty.take().expect("dirty").0, 0, "before what was written after what it has left");
         dirty.settle(0, false);
         assert_eq!(dirty.tail(), Some(at(20)));
+    }
+
+    #[test]
+    fn blocks_are_covered_up_to_the_last_one_of_the_last_extent() {
+        let (dirty, end) = (DirtyExtents::new(2), 2 * EXTENT_BLOCKS);
+        assert!([(0, 1), (end - 1, 1), (end - 64, 64)].iter().all(|(first, blocks)| dirty.covers(*first, *blocks)));
+        let beyond = [(end, 1), (end - 1, 2), (end + 5, 1), (u32::MAX, 1), (u32::MAX, 64)];
+        assert!(!beyond.iter().any(|(first, blocks)| dirty.covers(*first, *blocks)));
     }
 
     #[test]

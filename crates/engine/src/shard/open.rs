@@ -4,7 +4,6 @@ use super::heat::Heat;
 use super::index::Index;
 use super::lineage::Lineage;
 use super::pace::{self, Pace};
-use super::places::FixedState;
 use super::shadow::Shadow;
 use super::sweep::Sweeps;
 use super::{Counters, Defect, Shard, ShardTuning};
@@ -19,7 +18,6 @@ use crate::meter::Meter;
 use crate::units::{Below, EXTENT_BLOCKS, extent_of};
 use bdev::{Channel, DeviceInfo, Disks};
 use reactor::Reactor;
-use std::collections::HashSet;
 use std::rc::Rc;
 
 /// What a shard is opened from.
@@ -75,8 +73,7 @@ pub(crate) fn fits(record: &Record, extents: u32) -> bool {
 /// Puts into the journal what it lacks although the log speaks of it: its end has rotted, which looks as if nothing had been added.
 /// Without that, what only the log has would not be called lost with it.
 async fn complete_journal(journal: &Rc<DirtyJournal>, index: &Index, former: Vec<DirtySlice>, pool: &str, shard: u16) {
-    let named: HashSet<DirtySlice, FixedState> = journal.entries().into_iter().collect();
-    let lacks = |slice: &DirtySlice| !named.contains(slice);
+    let lacks = |slice: &DirtySlice| !journal.names(*slice);
     let mut slices = index.slices_spoken_for(lacks);
     slices.extend(former.into_iter().filter(lacks));
     if slices.is_empty() {
