@@ -6,6 +6,7 @@
 //! A block is looked up in this order: deltas over it, the log map, holes and losses that the map page does not know
 //! yet, the map page.
 
+mod ahead;
 mod named;
 mod spoken;
 mod watch;
@@ -18,7 +19,7 @@ use super::dirty::{BlockSet, DirtyExtent, DirtyExtents, Live};
 use super::log_map::{IN_PLACE, LogMap, LogPlace};
 use super::places::{FixedState, Places};
 use crate::bands::BandAt;
-use crate::log::{Ahead, Placed, Record, Sink};
+use crate::log::{Placed, Record, Sink};
 use crate::meta::{self, Descriptor, Meta, Replacement};
 use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
 use named::Named;
@@ -761,28 +762,6 @@ impl State {
         meta.set_descriptor(extent, Descriptor { flags, ..Descriptor::default() });
         if !unusable && defect != Some(Defect::LeakExtents) {
             self.places.vacate(extent);
-        }
-    }
-}
-
-/// A log may speak of blocks that there are not.
-impl Ahead for Index {
-    #[inline]
-    fn far(&self, record: &Record) {
-        if let Record::Write { first, crcs } | Record::InPlace { first, crcs } = record
-            && self.state.borrow().dirty.covers(*first, crcs.len() as u32)
-        {
-            self.prefetch(*first, crcs.len() as u32);
-        }
-    }
-
-    #[inline]
-    fn near(&self, record: &Record) {
-        let state = self.state.borrow();
-        if let Record::Write { first, .. } | Record::InPlace { first, .. } = record
-            && state.dirty.covers(*first, 1)
-        {
-            state.dirty.prefetch(*first);
         }
     }
 }
