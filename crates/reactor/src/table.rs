@@ -87,10 +87,12 @@ mod tests {
     use super::*;
     use std::rc::Rc;
 
+    struct Counted(#[expect(dead_code)] Rc<()>);
+
     #[derive(FromZeros)]
     struct Cell {
         number: u64,
-        shared: Option<Box<Rc<()>>>,
+        shared: Option<Box<Counted>>,
     }
 
     #[test]
@@ -102,7 +104,7 @@ mod tests {
             let mut table = Table::<Cell>::zeroed(len);
             assert!(table.len() == len && table.iter().all(|cell| cell.number == 0 && cell.shared.is_none()));
             for (cell, number) in table.iter_mut().zip(1..) {
-                *cell = Cell { number, shared: (number % 1000 == 1).then(|| Box::new(shared.clone())) };
+                *cell = Cell { number, shared: (number % 1000 == 1).then(|| Box::new(Counted(shared.clone()))) };
             }
             let table = table.extended(len + HUGE_PAGE_BYTES / 16);
             let (before, behind) = table.split_at(len);

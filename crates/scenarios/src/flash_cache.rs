@@ -349,7 +349,7 @@ impl Plan {
             write_budget: self.write_budget,
             segment_bytes: SEGMENT_BLOCKS * BLOCK,
             region_bytes: self.region_bytes,
-            loads_after_ns: (self.slow_blocks % 2 == 0).then_some(self.slow_blocks * 1_000),
+            loads_after_ns: self.slow_blocks.is_multiple_of(2).then_some(self.slow_blocks * 1_000),
             defect: self.defect,
             ..FlashCacheOptions::default()
         };

@@ -104,7 +104,7 @@ impl Shelf {
             write_budget: self.write_budget,
             segment_bytes: SEGMENT_BYTES,
             region_bytes: self.region_bytes,
-            loads_after_ns: (self.flash_bytes / BLOCK % 2 == 0).then_some(self.flash_bytes),
+            loads_after_ns: (self.flash_bytes / BLOCK).is_multiple_of(2).then_some(self.flash_bytes),
             defect: self.defect,
             ..FlashCacheOptions::default()
         };
