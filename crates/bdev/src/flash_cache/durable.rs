@@ -2,7 +2,7 @@
 
 use super::format::{ANCHOR, Anchor, Geometry, IMAGE, MARKS, PAGE_MARKS, PAGE_SLOTS, page_body};
 use super::ring::Found;
-use super::{Inner, Mode};
+use super::{Inner, Mode, State};
 use crate::io::{Io, Status};
 use crate::slots::{Kind, Slots, Stamp};
 
@@ -105,12 +105,7 @@ impl Inner {
 
     /// Writes what is in memory and notes what is cached, so that the next opening finds everything.
     pub(super) async fn settle(self: &std::rc::Rc<Self>) -> Result<(), Status> {
-        for _ in 0..SETTLE_LOOKS_MAX {
-            if self.shared.with(|state| state.mode != Mode::Loading) {
-                break;
-            }
-            self.reactor.sleep_ns(SETTLE_LOOK_NS).await;
-        }
+        self.wait_for(|state| state.mode != Mode::Loading).await;
         let now_ns = self.reactor.clock_ns();
         if self.shared.with(|state| !state.uses_flash(now_ns) || state.is_clean) {
             return self.flush().await;
@@ -118,12 +113,7 @@ impl Inner {
         self.shared.with(|state| state.ring.seal());
         self.flush().await?;
         self.kick();
-        for _ in 0..SETTLE_LOOKS_MAX {
-            if !self.shared.with(|state| state.is_pumping) {
-                break;
-            }
-            self.reactor.sleep_ns(SETTLE_LOOK_NS).await;
-        }
+        self.wait_for(|state| !state.is_pumping).await;
         let _turn = self.shared.anchor_turn.lock(0, 1, true).await;
         // From here on nothing is let in, and a write waits for an anchor that is not clean.
         let (words, next_seq, session) = self.shared.with(|state| {
@@ -149,6 +139,16 @@ impl Inner {
             self.shared.with(|state| state.is_clean = false);
         }
         closed
+    }
+
+    /// Waits until that is so, but not for ever.
+    async fn wait_for(&self, is_so: impl Fn(&State) -> bool) {
+        for _ in 0..SETTLE_LOOKS_MAX {
+            if self.shared.with(|state| is_so(state)) {
+                break;
+            }
+            self.reactor.sleep_ns(SETTLE_LOOK_NS).await;
+        }
     }
 
     async fn write_image(&self, words: &[u64], session: u64) -> Result<(), Status> {

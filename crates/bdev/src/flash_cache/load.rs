@@ -227,10 +227,10 @@ impl Search {
         let mut progress = Progress { seqs: vec![0; shape.segments as usize], newest: 0, dropped: 0 };
         let flash = side(&self.flash);
         let read = flash.read_headers(&self.label, self.after_ns.is_some(), |header| {
-            self.shared.upgrade().is_some_and(|shared| {
-                let restores_written = shared.restores_written;
-                shared.with(|state| self.take(state, &header, image.as_deref(), restores_written, &mut progress))
-            })
+            let Some(shared) = self.shared.upgrade() else { return false };
+            let restores_written = shared.restores_written;
+            shared.with(|state| self.take(state, &header, image.as_deref(), restores_written, &mut progress));
+            true
         });
         if let Err(status) = read.await {
             tracing::warn!(device = name, %status, "some of the flash cache cannot be read");
@@ -273,13 +273,13 @@ impl Search {
         image: Option<&[Option<Vec<u64>>]>,
         restores_written: bool,
         progress: &mut Progress,
-    ) -> bool {
+    ) {
         let (seq, former, shape) = (header.seq, &self.former, self.label.shape);
         progress.seqs[(seq % shape.segments) as usize] = seq;
         progress.newest = progress.newest.max(seq);
         state.ring.written_total = state.ring.written_total.max(header.written_total);
         if seq <= former.void_to || seq > former.reserved_to {
-            return true;
+            return;
         }
         for (nth, lba, crc) in header.blocks(former.geometry.data_blocks) {
             let slot = seq % shape.segments * shape.slots_per_segment() + nth;
@@ -301,7 +301,6 @@ impl Search {
                 progress.dropped += 1;
             }
         }
-        true
     }
 }
 
