@@ -66,6 +66,17 @@ fn until_hits(node: &mut Node) {
     panic!("nothing is read from flash: {}", cache(node));
 }
 
+/// Waits until what the flash has is known: it is read behind the opening.
+fn until_loaded(node: &Node) {
+    for _ in 0..600 {
+        if cache(node)["mode"] != json!("loading") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("the flash is still not read: {}", cache(node));
+}
+
 #[test]
 fn reads_come_from_flash_and_are_what_was_written_through_kills_and_restarts() {
     let mut node = node();
@@ -144,6 +155,7 @@ fn a_check_that_does_not_repair_changes_nothing_and_costs_no_cache() {
         std::fs::rename(&away, &flash).unwrap();
         look_is_clean(&node, "w");
         node.restart();
+        until_loaded(&node);
         let found = cache(&node)["cached_bytes"].as_u64().unwrap();
         // What was in memory alone when it was killed is not on flash.
         assert!(kill || found >= cached, "{found} of {cached}");

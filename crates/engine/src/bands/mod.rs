@@ -327,6 +327,11 @@ impl Bands {
         self.ledger.borrow().may_append(stream)
     }
 
+    /// How often a stream has found no band.
+    pub(crate) fn turned_away(&self) -> u64 {
+        self.ledger.borrow().turned_away()
+    }
+
     /// Whether what different streams write at the same time, the device has together.
     pub(crate) fn mixes_streams(&self) -> bool {
         self.medium.mixes_streams

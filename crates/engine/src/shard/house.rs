@@ -314,6 +314,7 @@ impl Shard {
             // Destage may need map pages for which there is no place in memory before that.
             self.checkpoint().await?;
         }
+        let turned_away = self.meta.bands().map(|bands| bands.turned_away());
         match self.destage_round(keeps).await {
             Ok(true) => self.house.blocked_since.set(None),
             Ok(false) => {
@@ -321,8 +322,9 @@ impl Shard {
                 self.unblock();
                 self.reactor.sleep_ns(HELD_BACK_NS).await;
             }
-            // The collector has taken what there was: it gives back more.
-            Err(Status::NoSpace) if self.meta.bands().is_some_and(|bands| self.bands_will_be_free(bands)) => {
+            // The collector has taken what there was: it gives back more, or has by now. When it is the log that has no room,
+            // only a checkpoint helps.
+            Err(Status::NoSpace) if self.meta.bands().is_some_and(|bands| self.bands_come(bands, turned_away)) => {
                 self.reactor.sleep_ns(HELD_BACK_NS).await;
             }
             Err(status) => return Err(status),

@@ -116,6 +116,8 @@ pub(super) struct Ledger {
     unfinished: BTreeSet<u32>,
     /// Stripes written and bands unmapped: the device does its work.
     successes: u64,
+    /// Streams that have found no band.
+    turned_away: u64,
 }
 
 impl Band {
@@ -181,6 +183,7 @@ impl Ledger {
             zoned,
             unfinished: BTreeSet::new(),
             successes: 1,
+            turned_away: 0,
         };
         (0..geometry.bands).for_each(|band| ledger.adopt(band));
         ledger
@@ -338,6 +341,11 @@ impl Ledger {
         self.left(Stream::User) + self.free_for(Stream::User) * self.geometry.band_blocks
     }
 
+    /// How often a stream has found no band.
+    pub(super) fn turned_away(&self) -> u64 {
+        self.turned_away
+    }
+
     pub(super) fn may_append(&self, stream: Stream) -> bool {
         self.left(stream) >= 2 || self.may_open(stream)
     }
@@ -352,6 +360,7 @@ impl Ledger {
 
     fn open_next(&mut self, stream: Stream) -> Option<()> {
         if !self.may_open(stream) {
+            self.turned_away += 1;
             return None;
         }
         if let Some(former) = self.open[stream as usize].take() {
