@@ -125,6 +125,8 @@ pub(crate) struct PoolShared {
     log_durable: bool,
     /// Of those who wait until what was deleted is gone.
     hurry: Hurry,
+    /// What tests of the tests break on purpose.
+    defect: Option<Defect>,
 }
 
 /// The shards of one pool that live on one reactor.
@@ -505,7 +507,8 @@ impl Pool {
             generation: log_super.generation,
             ..superblock.clone()
         };
-        if options.tuning.and_then(|tuning| tuning.defect) != Some(Defect::KeepEpoch) {
+        let defect = options.tuning.and_then(|tuning| tuning.defect);
+        if defect != Some(Defect::KeepEpoch) {
             meta::write_superblock(reactor, log.channel.clone(), log.info, &mut log_super).await?;
             meta::write_superblock(reactor, capacity.clone(), info, &mut superblock).await?;
         }
@@ -536,6 +539,7 @@ impl Pool {
             homes: (0..superblock.shards as usize).map(|shard| reactors[shard % reactors.len()]).collect(),
             log_durable: log.durable,
             hurry: Hurry::default(),
+            defect,
         });
         let mut pool = Pool {
             recovery: PoolRecovery { repaired_copies, ..PoolRecovery::default() },
@@ -801,6 +805,10 @@ impl Pool {
         let ended = self.shared.on_shards(reactor, |shard| async move { shard.settle().await }).await;
         let failed = ended.into_iter().flatten().find_map(Result::err);
         failed.map_or(Ok(()), |status| Err(self.shared.io_error("destage", status)))
+    }
+
+    pub(crate) fn is_broken(&self, defect: Defect) -> bool {
+        self.shared.defect == Some(defect)
     }
 
     /// Closes it. What is in the log stays there; nobody may use the volumes any more.

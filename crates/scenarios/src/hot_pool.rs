@@ -435,6 +435,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::WriteFrozen => Some(Defect::WriteFrozen),
         Mutation::AbsorbExtents => Some(Defect::AbsorbExtents),
         Mutation::ForgetOwn => Some(Defect::ForgetOwn),
+        Mutation::FreezeEarly => Some(Defect::FreezeEarly),
         Mutation::FlattenHalf => Some(Defect::FlattenHalf),
         Mutation::HideEarly => Some(Defect::HideEarly),
         Mutation::RestForGood => Some(Defect::RestForGood),

@@ -72,9 +72,23 @@ impl Ledger {
 
     /// A volume begins as another one is.
     pub(crate) fn copy(&mut self, of: u64, volume: u64) {
-        let copied = self.spots.iter().filter(|(spot, _)| spot.volume == of);
-        let copied: Vec<_> = copied.map(|(spot, known)| (Spot { volume, ..*spot }, known.clone())).collect();
+        let copied: Vec<_> = self.copied(of, volume).collect();
         self.spots.extend(copied);
+    }
+
+    /// A volume is as one of another ledger is.
+    pub(crate) fn copy_of(&mut self, other: &Ledger, of: u64, volume: u64) {
+        self.spots.extend(other.copied(of, volume));
+    }
+
+    /// Whether a volume is as one of another ledger is.
+    pub(crate) fn is_as(&self, volume: u64, other: &Ledger, of: u64) -> bool {
+        other.copied(of, volume).all(|(spot, known)| self.spots[&spot].values == known.values)
+    }
+
+    fn copied(&self, of: u64, volume: u64) -> impl Iterator<Item = (Spot, Known)> {
+        let copied = self.spots.iter().filter(move |(spot, _)| spot.volume == of);
+        copied.map(move |(spot, known)| (Spot { volume, ..*spot }, known.clone()))
     }
 
     /// A volume goes.

@@ -41,6 +41,7 @@ mod pmem_log;
 mod pool_clones;
 mod pool_images;
 mod pool_snapshots;
+mod pool_streams;
 mod pool_versions;
 mod raw_file;
 mod reactor_mesh;
@@ -252,6 +253,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "pools of either shape whose volumes have snapshots, are cloned, rolled back and deleted while they are used, \
                 crashed at any step; a snapshot is what its volumes were at one moment, and stays that",
         run: pool_snapshots::run,
+    },
+    Scenario {
+        name: "pool-streams",
+        about: "snapshots that are exported and imported, whole and as what differs, while their volume is written to, cut off or \
+                damaged on their way, under kills and power cuts; a snapshot that was imported is whole, and what failed leaves nothing",
+        run: pool_streams::run,
     },
     Scenario {
         name: "pool-versions",

@@ -279,6 +279,8 @@ pub enum Mutation {
     AbsorbExtents,
     /// A scenario's own defect: the engine loses half of what a layer has of its own where it takes over an extent of a deleted snapshot.
     ForgetOwn,
+    /// A scenario's own defect: in the engine, the snapshot that an import makes is there before the stream has been read.
+    FreezeEarly,
     /// A scenario's own defect: where the engine flattens a volume it leaves out every second block.
     FlattenHalf,
     /// A scenario's own defect: an extent of the engine hides what lies below it before its record is durable.
@@ -331,7 +333,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 78] = [
+    pub const ALL: [Mutation; 79] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -386,6 +388,7 @@ impl Mutation {
         Mutation::WriteFrozen,
         Mutation::AbsorbExtents,
         Mutation::ForgetOwn,
+        Mutation::FreezeEarly,
         Mutation::FlattenHalf,
         Mutation::HideEarly,
         Mutation::RestForGood,

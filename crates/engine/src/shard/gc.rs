@@ -247,8 +247,7 @@ impl Shard {
 
     /// Whether somebody has found no band since so many had, and there is one now or will be.
     pub(super) fn bands_come(&self, bands: &Bands, turned_away: Option<u64>) -> bool {
-        Some(bands.turned_away()) != turned_away
-            && (bands.may_append(Stream::User) || self.bands_will_be_free(bands))
+        Some(bands.turned_away()) != turned_away && (bands.may_append(Stream::User) || self.bands_will_be_free(bands))
     }
 
     /// Whether there is a band to destage to, or no hope for one.

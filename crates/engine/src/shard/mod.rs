@@ -265,6 +265,8 @@ pub enum Defect {
     AbsorbExtents,
     /// Of what a layer has of its own, half is lost when it takes over an extent of a deleted snapshot.
     ForgetOwn,
+    /// The snapshot that an import makes is there before the stream has been read.
+    FreezeEarly,
     /// Flattening a volume leaves out every second block that it shows of another one.
     FlattenHalf,
     /// An extent hides what lies below it before the record that gives it to its volume is durable.

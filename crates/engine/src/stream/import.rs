@@ -5,7 +5,7 @@ use super::order::Order;
 use super::{StreamError, StreamSource, StreamTotals, failure_words};
 use crate::format::Malformed;
 use crate::pool::{Pool, SnapshotInfo};
-use crate::shard::ChangeKind;
+use crate::shard::{ChangeKind, Defect};
 use crate::together::Together;
 use crate::units::BLOCK_BYTES;
 use crate::volume::PoolVolume;
@@ -142,8 +142,13 @@ impl Pool {
             if target.shown().blocks() != header.blocks {
                 target.resize(reactor, header.blocks << shift).await.map_err(crate::PoolError::from)?;
             }
+            let freeze = || self.snapshot_copy(reactor, volume, snapshot, header.content, header.created_s);
+            let early = if self.is_broken(Defect::FreezeEarly) { Some(freeze().await?) } else { None };
             let totals = self.apply(reactor, &target, &header, &mut puller).await?;
-            let made = self.snapshot_copy(reactor, volume, snapshot, header.content, header.created_s).await?;
+            let made = match early {
+                Some(made) => made,
+                None => freeze().await?,
+            };
             Ok::<_, StreamError>((totals, made))
         };
         let error = match ended.await {
