@@ -186,7 +186,7 @@ node_lost_drive() { # N
     *) die "a pool '$POOL' outlives the loss of no drive" ;;
     esac
 }
-# A blank one in its place: a member is filled under way, flash is taken in by the next start.
+# A blank one in its place: a member is filled under way, flash is taken in by an orderly restart.
 node_replace_drive() { # NAME
     case $POOL in
     parity)
@@ -194,7 +194,11 @@ node_replace_drive() { # NAME
         remuda device rejoin array "$1"
         wait_until 90 array_is_whole
         ;;
-    warm) truncate -s "${FLASH_MIB}M" "$W/$1.img" ;;
+    warm)
+        truncate -s "${FLASH_MIB}M" "$W/$1.img"
+        stop_pid "$W/pid" TERM
+        launch
+        ;;
     esac
 }
 array_is_whole() { remuda --json device show array | tr -d ' \n' | grep -q '"degraded":false'; }
