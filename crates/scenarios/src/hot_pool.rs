@@ -16,11 +16,11 @@ use bdev::{
 };
 use engine::layout::{Identities, plan};
 use engine::{
-    CreateOptions, Defect, LogDevice, Marks, OpenOptions, Pool, PoolDevices, PoolError, Shape, ShardTuning, Superblock,
-    read_superblocks,
+    CheckOptions, CreateOptions, Defect, LogDevice, Marks, OpenOptions, Pool, PoolDevices, PoolError, Severity, Shape,
+    ShardTuning, Superblock, read_superblocks,
 };
 use reactor::Reactor;
-use sim::{DiskFaults, DiskOptions, Failure, Mutation, NodeId, ScheduleFaults, World};
+use sim::{DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -334,6 +334,27 @@ impl Plan {
         let pool = self.open(reactor, self.devices(reactor)?).await?;
         reactor.keep(Rc::new(pool.clone()));
         Ok(pool)
+    }
+
+    /// Checks the closed pool with everything that can be looked at, and finds nothing.
+    pub(crate) async fn check_closed(&self, reactor: &Rc<Reactor>, sim: &Handle) {
+        let devices = self.devices(reactor).expect("the devices are there");
+        let options = CheckOptions { payloads: true, data: true, repair: false };
+        let report = crashed::check(reactor, &devices, options).await;
+        let wrong =
+            report.as_ref().map_or(None, |report| report.findings.iter().find(|one| one.severity > Severity::Note));
+        sim.expect(wrong.is_none() && report.is_ok(), || {
+            format!("a check of the closed pool finds: {wrong:?} {:?}", report.as_ref().err())
+        });
+    }
+
+    /// Some operations of its disks take long from now on, or none.
+    pub(crate) fn slow_down(&self, world: &mut World, rng: &mut Rng, node: NodeId) {
+        let log = (!self.mapped).then(|| self.log_path());
+        for path in [Some(CAPACITY.to_string()), log].into_iter().flatten() {
+            let slow = if rng.one_in(3) { 0 } else { rng.between(2, 40) };
+            world.set_disk_faults(node, &path, DiskFaults { slow, ..DiskFaults::default() });
+        }
     }
 
     pub(crate) async fn open(&self, reactor: &Rc<Reactor>, devices: PoolDevices) -> Result<Arc<Pool>, String> {

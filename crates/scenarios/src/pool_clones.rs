@@ -7,13 +7,13 @@
 use crate::Run;
 use crate::branches::Branches;
 use crate::crashes::{SECOND_NS, live};
-use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, create, defect_of};
+use crate::hot_pool::{EXTENT_BLOCKS, Plan, create, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
 use bdev::{BlockDevice, Status};
-use engine::{CheckOptions, FlattenState, Pool, Severity};
+use engine::FlattenState;
 use reactor::Reactor;
-use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
+use sim::{Crash, Failure, Handle, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -73,11 +73,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     };
     for round in 0..rng.between(1, 4) {
         world.handle().note(format!("round {round}"));
-        let log = (!plan.mapped).then(|| plan.log_path());
-        for path in [Some(CAPACITY.to_string()), log].into_iter().flatten() {
-            let slow = if rng.one_in(3) { 0 } else { rng.between(2, 40) };
-            world.set_disk_faults(node, &path, DiskFaults { slow, ..DiskFaults::default() });
-        }
+        plan.slow_down(world, rng, node);
         let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
         if !rng.one_in(4) {
             world.crash_after_writes(node, rng.between(1, 400), crash);
@@ -91,7 +87,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     world.heal();
     stage.life(world, rng, |stage, hands| async move { stage.finish(hands).await })?;
     world.crash(node, Crash::Kill);
-    stage.boot(world, 1, |stage, reactor| async move { stage.check_closed(reactor).await })
+    stage.boot(world, 1, |stage, reactor| async move { stage.plan.check_closed(&reactor, &stage.sim).await })
 }
 
 impl Stage {
@@ -255,16 +251,5 @@ impl Stage {
         hands.read_all().await;
         hands.audit().await;
         hands.pool.close(&hands.reactor).await;
-    }
-
-    async fn check_closed(self, reactor: Rc<Reactor>) {
-        let devices = self.plan.devices(&reactor).expect("the devices are there");
-        let options = CheckOptions { payloads: true, data: true, repair: false };
-        let report = Pool::check(&reactor, &devices.capacity, Some(&devices.log), options).await;
-        let wrong =
-            report.as_ref().map_or(None, |report| report.findings.iter().find(|one| one.severity > Severity::Note));
-        self.sim.expect(wrong.is_none() && report.is_ok(), || {
-            format!("a check of the closed pool finds: {wrong:?} {:?}", report.as_ref().err())
-        });
     }
 }
