@@ -63,6 +63,7 @@ fn seeds_that_found_defects_hold() {
         ("hot-pool-forget", &[3, 88]),
         ("shaped-pool-forget", &[2, 10, 54, 183]),
         ("zoned-pool", &[54]),
+        ("zoned-pool-images", &[579]),
     ] {
         seeds.iter().for_each(|seed| drop(run_ok(name, *seed)));
     }

@@ -92,6 +92,9 @@ pub struct RestartArgs {
     /// Shards of the pool [default: as many as a pool gets]
     #[arg(long)]
     shards: Option<u16>,
+    /// Reactors of the node, which open the shards side by side
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    reactors: u32,
     /// How often the node is killed
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
@@ -146,7 +149,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn config_text(&self) -> String {
-        let RestartArgs { log, log_size, capacity, shards, .. } = self.args;
+        let RestartArgs { log, log_size, capacity, shards, reactors, .. } = self.args;
         let (device, log) = match log {
             LogForm::Mapped => {
                 (String::new(), format!("log = {{ pmem = \"log.img\", size = {}, volatile = true }}", log_size.0))
@@ -167,7 +170,7 @@ impl Bench<'_> {
             ),
         };
         format!(
-            "[node]\nstate_dir = \"state\"\nrpc_socket = \"node.sock\"\nmetrics_listen = \"off\"\n\n[nvmf]\nlisten = \
+            "[node]\nstate_dir = \"state\"\nrpc_socket = \"node.sock\"\nmetrics_listen = \"off\"\nreactors = {reactors}\n\n[nvmf]\nlisten = \
              [\"127.0.0.1:{}\"]\n\n{device}{}{cache}[pool.{POOL}]\n{log}\n{pool}{shards}",
             self.port,
             device_text("disk", capacity.0)
@@ -327,6 +330,7 @@ fn to_json(args: &RestartArgs, restarts: &[Restart]) -> Value {
         "log": if args.log == LogForm::Mapped { "mapped" } else { "block" },
         "log_size": args.log_size.0,
         "capacity": args.capacity.0,
+        "reactors": args.reactors,
         "allocated_percent": args.allocated,
         "cold": args.cold,
         "dir": args.dir,
@@ -352,11 +356,13 @@ fn to_text(args: &RestartArgs, restarts: &[Restart]) -> String {
     let how = if args.cold { "with its files out of the page cache" } else { "killed under load" };
     let kind = if args.log == LogForm::Mapped { "mapped" } else { "block" };
     format!(
-        "{table}\n\nfrom process start, {how}; {} pool, {kind} log {}, capacity {}{}, {} % of it allocated",
+        "{table}\n\nfrom process start, {how}; {} pool, {kind} log {}, capacity {}{}, {} % of it allocated, \
+         reactors {}",
         args.shape.name(),
         args.log_size,
         args.capacity,
         if args.shape == Placing::Warm { format!(", flash {}", args.flash) } else { String::new() },
-        args.allocated
+        args.allocated,
+        args.reactors
     )
 }
