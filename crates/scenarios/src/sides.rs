@@ -335,7 +335,9 @@ impl Side {
         let Some(name) = clones.get(self.rng.below(clones.len().max(1) as u64) as usize) else { return };
         let before = self.pool.flatten_status(reactor, name).await;
         let begun = self.pool.flatten(reactor, name).await;
-        if !matches!(before, Ok(Some(FlattenStatus { state: FlattenState::Running, .. }))) {
+        // It may have been told to stop, and end so.
+        let was_running = matches!(before, Ok(Some(FlattenStatus { state: FlattenState::Running, .. })));
+        if !was_running {
             self.succeeded("flattening a clone", begun.map(drop));
         }
         match self.rng.below(4) {
@@ -346,10 +348,12 @@ impl Side {
             }
             1 | 2 => {
                 let ended = self.pool.flattened(reactor, name).await;
-                let is_done = ended.as_ref().is_ok_and(|status| status.state == FlattenState::Done);
+                let has_ended = |state| ended.as_ref().is_ok_and(|status| status.state == state);
+                let (is_done, has_stopped) = (has_ended(FlattenState::Done), has_ended(FlattenState::Stopped));
                 let tree = self.pool.tree(reactor).await;
                 let is_clone = |tree: &[VolumeInfo]| tree.iter().any(|one| one.name == *name && one.clone_of.is_some());
-                if self.is_alive() && !(is_done && tree.is_ok_and(|(tree, _)| !is_clone(&tree))) {
+                let is_right = is_done && tree.is_ok_and(|(tree, _)| !is_clone(&tree)) || was_running && has_stopped;
+                if self.is_alive() && !is_right {
                     self.judge.sim.violation(format!("clone {name} is not flattened: {ended:?}"));
                 }
             }
