@@ -11,19 +11,19 @@
 
 use crate::Run;
 use crate::branches::Branches;
-use crate::crashes::{SECOND_NS, live};
+use crate::crashes::SECOND_NS;
 use crate::given_up::GivenUp;
-use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS, add_log, create, defect_of};
-use crate::ledger::{Hands, Ledger, Spot};
+use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS, add_log};
+use crate::ledger::{Hands, Spot};
+use crate::lives::{Aim, Lives, any_crash};
 use base::Rng;
 use bdev::{BlockDevice, Flags, Io, Lba, Status};
 use engine::{CheckOptions, ForgottenLog, Pool, Severity};
 use reactor::{Reactor, SgList};
-use sim::{Crash, Failure, Handle, NodeId, ScheduleFaults, World};
+use sim::{Crash, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::sync::Arc;
 
 const EXTENT_BYTES: u64 = 4 << 20;
 /// More than every slice of the volumes takes in every shard.
@@ -50,10 +50,7 @@ enum Attempt {
 /// What outlives the processes.
 #[derive(Clone)]
 struct Stage {
-    plan: Plan,
-    sim: Handle,
-    node: NodeId,
-    ledger: Rc<RefCell<Ledger>>,
+    lives: Lives,
     /// Slices, (volume, slice of it), that may have something in the log alone.
     touched: Rc<RefCell<BTreeSet<(u64, u64)>>>,
     /// Of those, the ones since the pool was last asked to settle.
@@ -94,19 +91,14 @@ fn pick(rng: &mut Rng) -> Plan {
 
 fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
-    world.handle().note(format!("{plan:?}"));
-    let node = world.add_node();
-    create(world, rng, plan, node)?;
-    world.set_schedule(ScheduleFaults::swarm(rng));
     let per = 1u64 << (12 - plan.block_shift);
     let places = [(0, per), (3 * per, 1), (7 * per, 8 * per), ((EXTENT_BLOCKS - 1) * per, per)];
     let extents = (0..VOLUMES).flat_map(|volume| EXTENTS.into_iter().map(move |extent| (volume, extent)));
     let spots = Spot::in_extents(extents, &places, per);
+    let lives = Lives::new(world, rng, plan, spots, Aim("the process to end its work", LIFE_NS))?;
+    world.set_schedule(ScheduleFaults::swarm(rng));
     let mut stage = Stage {
-        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
-        sim: world.handle(),
-        node,
-        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
+        lives,
         touched: Rc::default(),
         touched_since: Rc::default(),
         visitors: Rc::default(),
@@ -119,24 +111,18 @@ fn run_with(run: &mut Run, plan: Plan) -> Result<(), Failure> {
             // Of chance of its own: seeds that once found something stay what they are.
             stage.rot_headers(world, &mut Rng::new(plan.idle_ns + round))?;
         }
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        let crash = any_crash(rng);
         if rng.one_in(2) {
-            world.crash_after_writes(node, rng.between(1, 200), crash);
+            world.crash_after_writes(stage.lives.node, rng.between(1, 200), crash);
         }
         let fork = rng.fork();
         stage.open_and(world, rng, |stage, hands| async move { stage.work(hands, fork).await })?;
-        down(world, node, crash);
+        stage.lives.end(world, crash);
         stage.lose_log(world, rng)?;
     }
     stage.open_and(world, rng, |stage, hands| async move { stage.finish(hands).await })?;
-    down(world, node, Crash::Kill);
+    stage.lives.end(world, Crash::Kill);
     stage.live(world, 1, |stage, reactor| async move { stage.check_closed(reactor).await })
-}
-
-fn down(world: &mut World, node: NodeId, crash: Crash) {
-    if world.is_running(node) {
-        world.crash(node, crash);
-    }
 }
 
 impl Stage {
@@ -148,16 +134,7 @@ impl Stage {
         main: impl FnOnce(Stage, Rc<Reactor>) -> F,
     ) -> Result<(), Failure> {
         let stage = self.clone();
-        live(world, self.node, reactors, "the process to end its work", LIFE_NS, |reactor| main(stage, reactor))
-    }
-
-    fn hands(&self, pool: Arc<Pool>, reactor: Rc<Reactor>) -> Hands {
-        let (ledger, sim) = (self.ledger.clone(), self.sim.clone());
-        Hands { ledger, sim, node: self.node, pool, reactor, block_shift: self.plan.block_shift }
-    }
-
-    fn expect(&self, holds: bool, text: impl FnOnce() -> String) {
-        self.sim.expect(holds || !self.sim.alive(self.node), text);
+        self.lives.live(world, reactors, |reactor| main(stage, reactor))
     }
 
     /// One life that opens the pool, reads everything and goes on with `main`.
@@ -167,10 +144,8 @@ impl Stage {
         rng: &mut Rng,
         main: impl FnOnce(Stage, Hands) -> F + 'static,
     ) -> Result<(), Failure> {
-        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
-        self.live(world, plan.reactors, move |stage, reactor| async move {
-            let opened = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
-            let Some(hands) = opened else { return };
+        let stage = self.clone();
+        self.lives.open(world, rng, |hands| async move {
             stage.branches.iter().for_each(|branches| branches.find(&hands));
             hands.read_all().await;
             hands.audit_places().await;
@@ -181,7 +156,7 @@ impl Stage {
     // --- work -------------------------------------------------------------------------------------------------------
 
     fn touch(&self, spot: Spot) {
-        let slice = (spot.first >> (12 - self.plan.block_shift)) / SLICE_BLOCKS;
+        let slice = (spot.first >> (12 - self.lives.plan.block_shift)) / SLICE_BLOCKS;
         self.touched.borrow_mut().insert((spot.volume, slice));
         self.touched_since.borrow_mut().insert((spot.volume, slice));
     }
@@ -238,7 +213,7 @@ impl Stage {
         self.layers.set(self.layers.get() + 1);
         match (rng.below(6), branches.any(hands, rng)) {
             (0..3, _) if branches.later(hands).len() < BRANCHES_MAX => {
-                let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
+                let volumes: Vec<u64> = self.lives.ledger.borrow().volumes().into_iter().collect();
                 let of = volumes[rng.below(volumes.len() as u64) as usize];
                 // What only the log has of the one is what only it has of the other, also if the process does not see the end of it.
                 let number = branches.next();
@@ -265,19 +240,19 @@ impl Stage {
     }
 
     fn touch_family(&self) {
-        let volumes = self.ledger.borrow().volumes();
+        let volumes = self.lives.ledger.borrow().volumes();
         volumes.into_iter().for_each(|volume| self.touch_all(volume));
     }
 
     fn touch_all(&self, volume: u64) {
-        let spots = self.ledger.borrow().within(volume, 0..u64::MAX);
+        let spots = self.lives.ledger.borrow().within(volume, 0..u64::MAX);
         spots.into_iter().for_each(|spot| self.touch(spot));
     }
 
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
-        let spots = self.ledger.borrow().spots();
+        let spots = self.lives.ledger.borrow().spots();
         // Tasks have volumes and extents of their own.
-        let share = |spot: &Spot| spot.volume + (spot.first >> (12 - self.plan.block_shift)) / EXTENT_BLOCKS;
+        let share = |spot: &Spot| spot.volume + (spot.first >> (12 - self.lives.plan.block_shift)) / EXTENT_BLOCKS;
         let mine: Vec<Spot> = spots.into_iter().filter(|spot| share(spot) % tasks == task).collect();
         for _ in 0..rng.between(5, 40) {
             if !hands.is_alive() || mine.is_empty() {
@@ -324,7 +299,7 @@ impl Stage {
             let deleted = pool.delete_volume(reactor, volume.name()).await;
             return hands.expect(deleted.is_ok(), || format!("deleting a volume fails: {deleted:?}"));
         }
-        let name = format!("x{}", self.sim.rng().next_u64());
+        let name = format!("x{}", self.lives.sim.rng().next_u64());
         let made = pool.create_volume(reactor, &name, 2 * EXTENT_BLOCKS, 12, 0).await;
         let Ok(volume) = made else {
             return hands.expect(false, || format!("making a volume fails: {:?}", made.err()));
@@ -337,7 +312,7 @@ impl Stage {
     }
 
     async fn finish(self, hands: Hands) {
-        let spots = self.ledger.borrow().spots();
+        let spots = self.lives.ledger.borrow().spots();
         for spot in spots {
             let status = hands.write(spot).await;
             hands.expect(matches!(status, Status::Ok | Status::NoSpace), || {
@@ -351,13 +326,13 @@ impl Stage {
     }
 
     async fn check_closed(self, reactor: Rc<Reactor>) {
-        let devices = self.plan.devices(&reactor).expect("the devices are there");
+        let devices = self.lives.plan.devices(&reactor).expect("the devices are there");
         let options = CheckOptions { payloads: true, data: false, repair: false };
         let report = Pool::check(&reactor, &devices.capacity, Some(&devices.log), options).await;
         let wrong = report
             .as_ref()
             .map_or(None, |report| report.findings.iter().find(|finding| finding.severity > Severity::Note));
-        self.expect(wrong.is_none() && report.is_ok(), || {
+        self.lives.expect(wrong.is_none() && report.is_ok(), || {
             format!("a check of a pool that gave up a log finds: {wrong:?} {:?}", report.as_ref().err())
         });
     }
@@ -371,14 +346,15 @@ impl Stage {
             stage.settle(&hands, None).await;
             hands.pool.close(&hands.reactor).await;
         })?;
-        down(world, self.node, Crash::Kill);
+        self.lives.end(world, Crash::Kill);
         self.live(world, 1, |stage, reactor| async move { stage.flip_in_headers(reactor, &mut fork).await })?;
-        down(world, self.node, Crash::Kill);
+        self.lives.end(world, Crash::Kill);
         self.open_and(world, rng, |stage, hands| async move {
             let found = hands.scrub().await;
             stage.settle(&hands, None).await;
             let again = hands.scrub().await;
             stage
+                .lives
                 .sim
                 .note(format!("{} headers in use have rotted, then {}", found.damaged_headers, again.damaged_headers));
             let bad = found.corrupt_blocks + again.corrupt_blocks;
@@ -388,13 +364,13 @@ impl Stage {
             });
             hands.pool.close(&hands.reactor).await;
         })?;
-        down(world, self.node, Crash::Kill);
+        self.lives.end(world, Crash::Kill);
         Ok(())
     }
 
     /// Flips a bit in each second header of a stripe, whether it is in use or not.
     async fn flip_in_headers(&self, reactor: Rc<Reactor>, rng: &mut Rng) {
-        let capacity = self.plan.devices(&reactor).expect("the devices are there").capacity;
+        let capacity = self.lives.plan.devices(&reactor).expect("the devices are there").capacity;
         let (channel, info) = (capacity.open_channel(&reactor).expect("it opens"), capacity.info());
         let scale = 4096 / info.block_size as u64;
         for first in (0..info.blocks / scale).step_by(READ_BLOCKS) {
@@ -414,7 +390,7 @@ impl Stage {
             if flipped {
                 let write = Io::write(Lba(first * scale), (blocks * scale) as u32, done.io.bufs);
                 let written = channel.submit(Io { flags: Flags::FUA, ..write }).await.status;
-                self.expect(written.is_ok(), || format!("damaging headers fails: {written}"));
+                self.lives.expect(written.is_ok(), || format!("damaging headers fails: {written}"));
             }
         }
     }
@@ -424,25 +400,25 @@ impl Stage {
     /// Every slice that is touched may be lost now.
     fn lose(&self) {
         let touched = self.touched.borrow().clone();
-        let slice = |spot: &Spot| (spot.first >> (12 - self.plan.block_shift)) / SLICE_BLOCKS;
-        self.ledger.borrow_mut().lose(|spot| touched.contains(&(spot.volume, slice(spot))));
+        let slice = |spot: &Spot| (spot.first >> (12 - self.lives.plan.block_shift)) / SLICE_BLOCKS;
+        self.lives.ledger.borrow_mut().lose(|spot| touched.contains(&(spot.volume, slice(spot))));
     }
 
     /// Gives up the log for a new device, or for itself.
     fn lose_log(&mut self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
-        let old = self.plan;
+        let old = self.lives.plan;
         let force = rng.one_in(4);
         if !force {
-            self.plan.log_number += 1;
-            self.plan.mapped ^= rng.one_in(4);
-            add_log(world, rng, self.plan, self.node);
+            self.lives.plan.log_number += 1;
+            self.lives.plan.mapped ^= rng.one_in(4);
+            add_log(world, rng, self.lives.plan, self.lives.node);
         }
         self.lose();
         let (mut writes, mut crashed, mut larger_mib) = (rng.between(1, 8), 0, 0);
         loop {
-            let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+            let crash = any_crash(rng);
             if crashed < CRASHED_MAX && !rng.one_in(8) {
-                world.crash_after_writes(self.node, writes, crash);
+                world.crash_after_writes(self.lives.node, writes, crash);
                 (writes, crashed) = (writes + rng.between(1, 6), crashed + 1);
             }
             let ended = Rc::new(RefCell::new(Attempt::Crashed));
@@ -451,8 +427,8 @@ impl Stage {
                 let attempt = stage.forget(reactor, force, grows).await;
                 slot.replace(attempt);
             })?;
-            let alive = world.is_running(self.node) && self.sim.alive(self.node);
-            down(world, self.node, crash);
+            let alive = world.is_running(self.lives.node) && self.lives.sim.alive(self.lives.node);
+            self.lives.end(world, crash);
             match ended.replace(Attempt::Crashed) {
                 Attempt::Ended(GivenUp::Done) if alive => return Ok(()),
                 Attempt::Ended(GivenUp::TooSmall(mib)) if alive => larger_mib = mib,
@@ -471,29 +447,31 @@ impl Stage {
                 Ok(pool) => pool,
                 Err(error) => {
                     let is_other = error.contains("not the one that belongs to");
-                    return stage.expect(is_other, || format!("the pool does not open with its old log: {error}"));
+                    return stage
+                        .lives
+                        .expect(is_other, || format!("the pool does not open with its old log: {error}"));
                 }
             };
-            let hands = stage.hands(pool, reactor);
+            let hands = stage.lives.hands(pool, reactor);
             stage.branches.iter().for_each(|branches| branches.find(&hands));
             hands.read_all().await;
             if fork.one_in(2) {
                 stage.clone().work_on(hands, 0, 1, fork.fork()).await;
             }
         })?;
-        down(world, self.node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        self.lives.end(world, any_crash(rng));
         // What was written just now may be lost with it.
         self.lose();
         Ok(())
     }
 
     async fn forget(&self, reactor: Rc<Reactor>, force: bool, larger_mib: u64) -> Attempt {
-        let devices = self.plan.devices(&reactor).expect("the devices are there");
+        let devices = self.lives.plan.devices(&reactor).expect("the devices are there");
         if larger_mib > 0 {
             let info = devices.capacity.info();
             let bytes = info.bytes() + (larger_mib << 20);
             let resized = devices.capacity.resize(&reactor, bytes / info.block_size as u64).await;
-            self.expect(resized.is_ok(), || format!("the capacity device does not grow: {resized:?}"));
+            self.lives.expect(resized.is_ok(), || format!("the capacity device does not grow: {resized:?}"));
         }
         let foreseen = Pool::foresee_forget_log(&reactor, &devices, force).await;
         match Pool::forget_log(&reactor, &devices, force, &Default::default()).await {
@@ -501,11 +479,11 @@ impl Stage {
                 self.judge(&forgotten);
                 // Nothing is damaged here; in a shaped pool only doing it tells.
                 let all_found = forgotten.unfound.as_ref().is_some_and(Vec::is_empty);
-                self.expect(all_found, || format!("blocks cannot be found: {forgotten:?}"));
+                self.lives.expect(all_found, || format!("blocks cannot be found: {forgotten:?}"));
                 let told = ForgottenLog { unfound: None, ..forgotten.clone() };
                 let same =
                     foreseen.as_ref().is_ok_and(|foreseen| ForgottenLog { unfound: None, ..foreseen.clone() } == told);
-                self.expect(same, || format!("foreseen was {foreseen:?}, and it took {forgotten:?}"));
+                self.lives.expect(same, || format!("foreseen was {foreseen:?}, and it took {forgotten:?}"));
                 Attempt::Ended(GivenUp::Done)
             }
             Err(error) => self.refused(error.to_string(), larger_mib),
@@ -516,7 +494,7 @@ impl Stage {
         let touched = self.touched.borrow().len() as u64;
         // A volume that came and went has two extents, in one slice.
         let most = touched * self.layers.get() + self.visitors.get();
-        self.expect(forgotten.slices <= most, || {
+        self.lives.expect(forgotten.slices <= most, || {
             format!("{} slices are lost, and only {most} were touched: {forgotten:?}", forgotten.slices)
         });
     }
@@ -528,7 +506,7 @@ impl Stage {
             GivenUp::TooSmall(_) => larger_mib == 0,
             GivenUp::Failed(_) => false,
         };
-        self.expect(is_allowed, || {
+        self.lives.expect(is_allowed, || {
             format!("giving up a log is refused after growing by {larger_mib} MiB: {refused:?}")
         });
         Attempt::Ended(refused)

@@ -10,14 +10,15 @@
 
 use crate::Run;
 use crate::branches::Branches;
-use crate::crashes::{SECOND_NS, live};
-use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, SLICE_BLOCKS, create, defect_of};
-use crate::ledger::{Hands, Ledger, Spot};
+use crate::crashes::SECOND_NS;
+use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, SLICE_BLOCKS};
+use crate::ledger::{Hands, Spot};
+use crate::lives::{Aim, Lives, any_crash};
 use base::Rng;
 use bdev::Status;
 use engine::Pool;
 use reactor::Reactor;
-use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
+use sim::{DiskFaults, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -56,10 +57,7 @@ const BRANCHES_MAX: usize = 3;
 /// What outlives the processes.
 #[derive(Clone)]
 struct Stage {
-    plan: Plan,
-    sim: Handle,
-    node: NodeId,
-    ledger: Rc<RefCell<Ledger>>,
+    lives: Lives,
     /// Extents that are taken for certain, (volume, extent of it): nothing else was asked of them since.
     taken: Rc<RefCell<BTreeSet<(u64, u64)>>>,
     /// The first layer of each volume, which says what shard a slice is of.
@@ -95,14 +93,6 @@ fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Fail
         ..plan.layered_if(idle_ns.is_multiple_of(2), 0)
     };
     let plan = shape(plan, rng);
-    world.handle().note(format!("{plan:?}"));
-    let node = world.add_node();
-    create(world, rng, plan, node)?;
-    if rng.one_in(2) {
-        let faults = DiskFaults { slow: rng.between(2, 20), ..DiskFaults::default() };
-        world.set_disk_faults(node, CAPACITY, faults);
-    }
-    world.set_schedule(ScheduleFaults::swarm(rng));
     let per = 1u64 << (12 - plan.block_shift);
     // The ends of an extent, two in one block of 4 KiB when that is more than one of the volume's, and some that fill the log.
     let hot = [(0, 1), (per - 1, 1), (5 * per, 1), (100 * per, 48 * per), (EXTENT_BLOCKS * per - 1, 1)];
@@ -113,11 +103,14 @@ fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Fail
     let parts = if per > 1 && plan.bands.is_none() { 0..plan.volumes } else { 0..0 };
     let parts = parts.flat_map(|volume| (0..PARTS).map(move |part| part_spot(volume, part, per)));
     let spots = spots.chain(parts);
+    let lives = Lives::new(world, rng, plan, spots, Aim("the work on a full pool to end (I6)", LIFE_NS))?;
+    if rng.one_in(2) {
+        let faults = DiskFaults { slow: rng.between(2, 20), ..DiskFaults::default() };
+        world.set_disk_faults(lives.node, CAPACITY, faults);
+    }
+    world.set_schedule(ScheduleFaults::swarm(rng));
     let stage = Stage {
-        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
-        sim: world.handle(),
-        node,
-        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
+        lives,
         taken: Rc::default(),
         origins: Rc::default(),
         refused: Rc::default(),
@@ -125,15 +118,13 @@ fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Fail
     };
     for round in 0..rng.between(1, 4) {
         world.handle().note(format!("round {round}"));
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        let crash = any_crash(rng);
         if rng.one_in(2) {
-            world.crash_after_writes(node, rng.between(1, 600), crash);
+            world.crash_after_writes(stage.lives.node, rng.between(1, 600), crash);
         }
         let fork = rng.fork();
         stage.life(world, rng, |stage, hands| async move { stage.work(hands, fork).await })?;
-        if world.is_running(node) {
-            world.crash(node, crash);
-        }
+        stage.lives.end(world, crash);
     }
     world.heal();
     let fork = rng.fork();
@@ -148,11 +139,8 @@ impl Stage {
         rng: &mut Rng,
         main: impl FnOnce(Stage, Hands) -> F + 'static,
     ) -> Result<(), Failure> {
-        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
         let stage = self.clone();
-        let begun = move |reactor: Rc<Reactor>| async move {
-            let opened = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
-            let Some(hands) = opened else { return };
+        self.lives.open(world, rng, |hands| async move {
             if let Some(branches) = &stage.branches {
                 branches.find(&hands);
                 // Extents change hands while a deleted layer goes.
@@ -161,22 +149,21 @@ impl Stage {
             stage.make_up(&hands).await;
             hands.read_all().await;
             main(stage, hands).await;
-        };
-        live(world, self.node, plan.reactors, "the work on a full pool to end (I6)", LIFE_NS, begun)
+        })
     }
 
     /// After a crash: volumes whose deletion had begun are made again, and what is taken for certain is.
     async fn make_up(&self, hands: &Hands) {
-        for volume in 0..self.plan.volumes {
+        for volume in 0..self.lives.plan.volumes {
             if hands.pool.volume(&format!("v{volume}")).is_none() {
-                let spots = self.ledger.borrow().within(volume, 0..u64::MAX);
-                let certain = spots.iter().find(|spot| self.ledger.borrow().is_written(**spot));
+                let spots = self.lives.ledger.borrow().within(volume, 0..u64::MAX);
+                let certain = spots.iter().find(|spot| self.lives.ledger.borrow().is_written(**spot));
                 hands.expect(certain.is_none(), || format!("volume v{volume} is missing"));
                 self.make(hands, volume).await;
-                self.ledger.borrow_mut().end_zero(&spots);
+                self.lives.ledger.borrow_mut().end_zero(&spots);
             }
         }
-        for volume in (0..self.plan.volumes).filter(|_| hands.is_alive()) {
+        for volume in (0..self.lives.plan.volumes).filter(|_| hands.is_alive()) {
             let found = hands.pool.volume(&format!("v{volume}")).expect("it has just been made, if it was missing");
             self.origins.borrow_mut().entry(volume).or_insert(found.layer());
         }
@@ -188,7 +175,7 @@ impl Stage {
     async fn make(&self, hands: &Hands, volume: u64) {
         let (name, blocks) = (format!("v{volume}"), VOLUME_EXTENTS * EXTENT_BLOCKS);
         self.origins.borrow_mut().remove(&volume);
-        let made = hands.pool.create_volume(&hands.reactor, &name, blocks, self.plan.block_shift, 0).await;
+        let made = hands.pool.create_volume(&hands.reactor, &name, blocks, self.lives.plan.block_shift, 0).await;
         match made {
             Ok(made) => drop(self.origins.borrow_mut().insert(volume, made.layer())),
             Err(error) => hands.expect(false, || format!("making {name} again fails: {error}")),
@@ -208,7 +195,7 @@ impl Stage {
         let problem = audit.problems.iter().find(|problem| problem.starts_with("shard"));
         hands.expect(problem.is_none(), || format!("the audit finds: {problem:?}"));
         hands.audit_places().await;
-        let numbers = self.ledger.borrow().volumes().into_iter().filter_map(|volume| {
+        let numbers = self.lives.ledger.borrow().volumes().into_iter().filter_map(|volume| {
             let found = hands.pool.volume(&format!("v{volume}"))?;
             Some((found.layer(), volume))
         });
@@ -220,13 +207,9 @@ impl Stage {
         named.collect()
     }
 
-    fn extent_of(&self, spot: Spot) -> (u64, u64) {
-        (spot.volume, (spot.first >> (12 - self.plan.block_shift)) / EXTENT_BLOCKS)
-    }
-
     /// A write whose ending is judged; whether it had space.
     async fn write(&self, hands: &Hands, spot: Spot) -> bool {
-        let extent = self.extent_of(spot);
+        let extent = self.lives.extent_of(spot);
         let taken = self.taken.borrow().contains(&extent);
         let status = hands.write(spot).await;
         if !hands.is_alive() {
@@ -264,7 +247,7 @@ impl Stage {
             }
         }
         if rng.one_in(3) && hands.is_alive() {
-            self.replace_volume(&hands, rng.below(self.plan.volumes)).await;
+            self.replace_volume(&hands, rng.below(self.lives.plan.volumes)).await;
         }
     }
 
@@ -276,7 +259,7 @@ impl Stage {
         self.taken.borrow_mut().clear();
         match (rng.below(4), branches.any(hands, rng)) {
             (0 | 1, _) if branches.later(hands).len() < BRANCHES_MAX => {
-                let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
+                let volumes: Vec<u64> = self.lives.ledger.borrow().volumes().into_iter().collect();
                 branches.branch(hands, volumes[rng.below(volumes.len() as u64) as usize]).await;
             }
             (1 | 2, Some(number)) => branches.delete(hands, number).await,
@@ -288,8 +271,8 @@ impl Stage {
     }
 
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
-        let spots = self.ledger.borrow().spots();
-        let mine: Vec<Spot> = spots.into_iter().filter(|spot| self.extent_of(*spot).1 % tasks == task).collect();
+        let spots = self.lives.ledger.borrow().spots();
+        let mine: Vec<Spot> = spots.into_iter().filter(|spot| self.lives.extent_of(*spot).1 % tasks == task).collect();
         for _ in 0..rng.between(20, 120) {
             if !hands.is_alive() {
                 return;
@@ -297,23 +280,23 @@ impl Stage {
             let mut spot = mine[rng.below(mine.len() as u64) as usize];
             if rng.one_in(2) {
                 // One that may well exist.
-                let written = |spot: &&Spot| self.taken.borrow().contains(&self.extent_of(**spot));
+                let written = |spot: &&Spot| self.taken.borrow().contains(&self.lives.extent_of(**spot));
                 let known: Vec<Spot> = mine.iter().filter(written).copied().collect();
                 spot = known.get(rng.below(known.len().max(1) as u64) as usize).copied().unwrap_or(spot);
             }
             match rng.below(16) {
                 0..9 => drop(self.write(&hands, spot).await),
                 9..13 => drop(hands.read(spot).await),
-                13 => self.free_extent(&hands, self.extent_of(spot)).await,
+                13 => self.free_extent(&hands, self.lives.extent_of(spot)).await,
                 14 => {
                     // With nothing but holes left in it, the extent is given back when it has been destaged.
-                    self.taken.borrow_mut().remove(&self.extent_of(spot));
+                    self.taken.borrow_mut().remove(&self.lives.extent_of(spot));
                     let status = hands.trim(spot.volume, spot.first, spot.blocks).await;
                     hands.expect(matches!(status, Status::Ok | Status::NoSpace), || {
                         format!("trimming {spot:?} failed with '{status}'")
                     });
                 }
-                _ if task == 0 && hands.per_block() > 1 && self.plan.bands.is_none() => {
+                _ if task == 0 && hands.per_block() > 1 && self.lives.plan.bands.is_none() => {
                     self.burst(&hands, &mut rng).await
                 }
                 _ => hands.reactor.sleep_ns(rng.below(3_000_000)).await,
@@ -323,7 +306,7 @@ impl Stage {
 
     /// Writes parts of many blocks at once.
     async fn burst(&self, hands: &Hands, rng: &mut Rng) {
-        let volume = rng.below(self.plan.volumes);
+        let volume = rng.below(self.lives.plan.volumes);
         let writes = (0..rng.between(1, PARTS)).map(|part| {
             let (stage, hands, spot) = (self.clone(), hands.clone(), part_spot(volume, part, hands.per_block()));
             let reactor = hands.reactor.clone();
@@ -337,8 +320,8 @@ impl Stage {
 
     /// Deletes a volume and makes it again.
     async fn replace_volume(&self, hands: &Hands, volume: u64) {
-        let spots = self.ledger.borrow().within(volume, 0..u64::MAX);
-        self.ledger.borrow_mut().begin_zero(&spots);
+        let spots = self.lives.ledger.borrow().within(volume, 0..u64::MAX);
+        self.lives.ledger.borrow_mut().begin_zero(&spots);
         self.taken.borrow_mut().retain(|extent| extent.0 != volume);
         let (pool, reactor, name) = (&hands.pool, &hands.reactor, format!("v{volume}"));
         let deleted = match &self.branches {
@@ -354,7 +337,7 @@ impl Stage {
             branches.reap(hands).await;
         }
         self.make(hands, volume).await;
-        self.ledger.borrow_mut().end_zero(&spots);
+        self.lives.ledger.borrow_mut().end_zero(&spots);
     }
 
     async fn free_extents(&self, pool: &Pool, reactor: &Rc<Reactor>) -> Vec<u32> {
@@ -363,14 +346,14 @@ impl Stage {
 
     /// One block into every extent of every volume; how many were new to each shard.
     async fn write_everywhere(&self, hands: &Hands) -> Vec<u32> {
-        let mut new = vec![0; self.plan.shards as usize];
+        let mut new = vec![0; self.lives.plan.shards as usize];
         let owners = self.owners(hands).await;
-        for volume in 0..self.plan.volumes {
+        for volume in 0..self.lives.plan.volumes {
             let origin = self.origins.borrow()[&volume] as u64;
             for extent in extents_used() {
                 let first = (extent * EXTENT_BLOCKS + 5) * hands.per_block();
                 // As the engine deals out slices: see the words in `docs/decisions/engine.md`.
-                let shard = ((origin + extent / SLICE_EXTENTS) % self.plan.shards as u64) as usize;
+                let shard = ((origin + extent / SLICE_EXTENTS) % self.lives.plan.shards as u64) as usize;
                 let written = self.write(hands, Spot { volume, first, blocks: 1 }).await;
                 new[shard] += (written && !owners.contains_key(&(volume, extent))) as u32;
                 if !written {
@@ -395,10 +378,10 @@ impl Stage {
         let free = self.free_extents(&pool, &reactor).await;
         let new = self.write_everywhere(&hands).await;
         hands.expect(new == free, || format!("{new:?} new extents were written, {free:?} were free"));
-        let mut spots = self.ledger.borrow().spots();
-        spots.retain(|spot| self.taken.borrow().contains(&self.extent_of(*spot)));
+        let mut spots = self.lives.ledger.borrow().spots();
+        spots.retain(|spot| self.taken.borrow().contains(&self.lives.extent_of(*spot)));
         // A shaped pool that has been filled makes room by what has been overwritten of each band.
-        for _ in 0..if self.plan.bands.is_some() { rng.between(2, 3) } else { 1 } {
+        for _ in 0..if self.lives.plan.bands.is_some() { rng.between(2, 3) } else { 1 } {
             for spot in &spots {
                 self.write(&hands, *spot).await;
             }
@@ -408,8 +391,8 @@ impl Stage {
         let settled = pool.settle(&reactor).await;
         hands.expect(settled.is_ok(), || format!("a full pool does not settle: {settled:?}"));
 
-        let volume = rng.below(self.plan.volumes);
-        let mut freed = vec![0; self.plan.shards as usize];
+        let volume = rng.below(self.lives.plan.volumes);
+        let mut freed = vec![0; self.lives.plan.shards as usize];
         for ((owner, extent), shard) in self.owners(&hands).await {
             if owner == volume || rng.one_in(8) {
                 freed[shard as usize] += 1;

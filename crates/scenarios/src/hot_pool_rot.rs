@@ -12,31 +12,29 @@
 use crate::Run;
 use crate::blocks::Crew;
 use crate::crashes::SECOND_NS;
-use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, Plan, create, defect_of, settle_patiently};
-use crate::ledger::{Hands, Ledger, Spot};
+use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, Plan, settle_patiently};
+use crate::ledger::{Hands, Spot};
+use crate::lives::{Aim, Lives, any_crash};
 use base::Rng;
 use bdev::{Flags, Io, Lba, Status};
 use engine::log::{LogGeometry, Medium, Record, scan};
 use engine::{LogDevice, Meta, Pool};
 use reactor::{Reactor, SgList};
-use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
+use sim::{Crash, DiskFaults, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// For so long new damage comes: less than the pool's patience, or nothing could be read by the end of that.
 const FAILING_NS: u64 = 20 * SECOND_NS;
-const LIFE_NS: u64 = 600 * SECOND_NS;
+const AIM: Aim = Aim("the work on failing disks to end", 600 * SECOND_NS);
 /// By then what cannot be read has been given up.
 const GIVEN_UP_NS: u64 = 300 * SECOND_NS;
 const EXTENTS: u64 = 6;
 
 #[derive(Clone)]
 struct Stage {
-    plan: Plan,
-    sim: Handle,
-    node: NodeId,
-    ledger: Rc<RefCell<Ledger>>,
+    lives: Lives,
     hands: Rc<RefCell<Option<Hands>>>,
     settled: Rc<Cell<bool>>,
 }
@@ -68,24 +66,16 @@ fn run_with(run: &mut Run, small: bool) -> Result<(), Failure> {
         small_cache: false,
         ..plan
     };
-    world.handle().note(format!("{plan:?}"));
-    let node = world.add_node();
-    create(world, rng, plan, node)?;
-    world.set_schedule(ScheduleFaults::swarm(rng));
     let places = [(0, 1), (1, 1), (7, 20), (40, 60), (1023, 1)];
     let spots = Spot::in_extents((0..EXTENTS).map(|extent| (0, extent)), &places, 1);
-    let stage = Stage {
-        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
-        sim: world.handle(),
-        node,
-        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
-        hands: Rc::default(),
-        settled: Rc::default(),
-    };
+    let lives = Lives::new(world, rng, plan, spots, AIM)?;
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let node = lives.node;
+    let stage = Stage { lives, hands: Rc::default(), settled: Rc::default() };
     for round in 0..rng.between(1, 3) {
         world.handle().note(format!("round {round}"));
         stage.open(world, rng)?;
-        stage.ledger.borrow_mut().rots = true;
+        stage.lives.ledger.borrow_mut().rots = true;
         for path in [LOG, CAPACITY] {
             world.set_disk_faults(node, path, faults(rng, path, plan, small));
         }
@@ -100,7 +90,7 @@ fn run_with(run: &mut Run, small: bool) -> Result<(), Failure> {
         }
         stage.wait(world, &crew)?;
         stage.go_on(world, |stage, hands| async move { stage.settle(hands).await })?;
-        world.crash(node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        world.crash(node, any_crash(rng));
         if !stage.settled.get() {
             // The log may have what cannot be read, and nothing else has it.
             return Ok(());
@@ -135,23 +125,22 @@ fn faults(rng: &mut Rng, path: &str, plan: Plan, small: bool) -> DiskFaults {
 impl Stage {
     /// Opens the pool and reads everything.
     fn open(&self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
-        let plan = Plan { reactors: rng.between(1, 2) as usize, ..self.plan };
-        world.boot(self.node, plan.reactors, World::reactor_config());
+        let plan = Plan { reactors: rng.between(1, 2) as usize, ..self.lives.plan };
+        world.boot(self.lives.node, plan.reactors, World::reactor_config());
         let (stage, crew) = (self.clone(), Crew::default());
         let opening = move |reactor: Rc<Reactor>| async move {
             match stage.open_or_forget(&reactor, plan).await {
                 Ok(pool) => {
                     reactor.keep(Rc::new(pool.clone()));
-                    let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
-                    let hands = Hands { ledger, sim, node, pool, reactor, block_shift: plan.block_shift };
+                    let hands = stage.lives.hands(pool, reactor);
                     hands.read_all().await;
                     stage.hands.replace(Some(hands));
                 }
-                Err(error) => stage.sim.violation(format!("the pool does not open: {error}")),
+                Err(error) => stage.lives.sim.violation(format!("the pool does not open: {error}")),
             }
         };
-        world.spawn(self.node, 0, |reactor| crew.member(opening(reactor)));
-        world.run_until("the pool to open", LIFE_NS, |_| crew.is_done())
+        world.spawn(self.lives.node, 0, |reactor| crew.member(opening(reactor)));
+        self.wait(world, &crew)
     }
 
     /// A log that is damaged where opening reads it, although nothing of it is needed any more, is given up. That may lose
@@ -161,13 +150,13 @@ impl Stage {
         let opened = plan.open(reactor, devices.clone()).await;
         match opened {
             Err(error) if self.settled.get() => {
-                self.sim.note(format!("the log is given up: {error}"));
+                self.lives.sim.note(format!("the log is given up: {error}"));
                 let forgotten = Pool::forget_log(reactor, &devices, false, &Default::default())
                     .await
                     .map_err(|other| other.to_string())?;
                 // The dirty journal may still name slices that have nothing in the log any more.
                 if forgotten.slices > 0 {
-                    self.ledger.borrow_mut().lose(|_| true);
+                    self.lives.ledger.borrow_mut().lose(|_| true);
                 }
                 plan.open(reactor, devices).await
             }
@@ -188,12 +177,12 @@ impl Stage {
     fn begin<F: Future<Output = ()> + 'static>(&self, world: &mut World, main: impl FnOnce(Stage, Hands) -> F) -> Crew {
         let hands = self.hands.borrow().clone().expect("it has just been opened");
         let crew = Crew::default();
-        world.spawn(self.node, 0, |_| crew.member(main(self.clone(), hands)));
+        world.spawn(self.lives.node, 0, |_| crew.member(main(self.clone(), hands)));
         crew
     }
 
     fn wait(&self, world: &mut World, crew: &Crew) -> Result<(), Failure> {
-        world.run_until("the work on failing disks to end", LIFE_NS, |_| crew.is_done())
+        world.run_until(AIM.0, AIM.1, |_| crew.is_done())
     }
 
     async fn work(self, hands: Hands, mut rng: Rng) {
@@ -203,7 +192,7 @@ impl Stage {
     }
 
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
-        let spots = self.ledger.borrow().spots();
+        let spots = self.lives.ledger.borrow().spots();
         let mine: Vec<Spot> = spots.into_iter().filter(|spot| spot.first / EXTENT_BLOCKS % tasks == task).collect();
         for _ in 0..rng.between(10, 80) {
             let spot = mine[rng.below(mine.len() as u64) as usize];
@@ -223,10 +212,12 @@ impl Stage {
         let go_on = || hands.reactor.now_ns() < until_ns;
         let settled = settle_patiently(&hands.pool, &hands.reactor, 3 * SECOND_NS, go_on).await;
         let status = hands.pool.status(&hands.reactor).await;
-        self.sim.note(format!("settled: {settled:?}, {:?}", status.shards));
+        self.lives.sim.note(format!("settled: {settled:?}, {:?}", status.shards));
         // Segments that could not be written are out of use until the pool is opened again.
         let has_room = status.shards.iter().all(|shard| shard.log_free_bytes > shard.log_bytes / 2);
-        self.sim.expect(settled.is_ok() || !has_room, || format!("on disks that are well settling fails: {settled:?}"));
+        self.lives
+            .sim
+            .expect(settled.is_ok() || !has_room, || format!("on disks that are well settling fails: {settled:?}"));
         self.settled.set(settled.is_ok());
         hands.pool.close(&hands.reactor).await;
         self.hands.take();
@@ -234,40 +225,41 @@ impl Stage {
 
     /// The pool is closed with a log that is not empty, and the last record in there rots.
     fn rot_the_end(&self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
-        let idle = Stage { plan: Plan { idle_ns: 3600 * SECOND_NS, ..self.plan }, ..self.clone() };
+        let mut idle = self.clone();
+        idle.lives.plan.idle_ns = 3600 * SECOND_NS;
         idle.open(world, rng)?;
         let (mut fork, last) = (rng.fork(), Rc::new(Cell::new(None)));
         let written = last.clone();
         idle.go_on(world, |stage, hands| async move {
-            let spots = stage.ledger.borrow().spots();
+            let spots = stage.lives.ledger.borrow().spots();
             for _ in 0..fork.between(1, 6) {
                 let spot = spots[fork.below(spots.len() as u64) as usize];
                 let status = hands.write(spot).await;
-                stage.sim.expect(status == Status::Ok, || format!("on disks that are well writing fails: {status}"));
+                stage
+                    .lives
+                    .sim
+                    .expect(status == Status::Ok, || format!("on disks that are well writing fails: {status}"));
                 written.set(Some(spot));
             }
             hands.pool.close(&hands.reactor).await;
             stage.hands.take();
         })?;
-        world.crash(self.node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        world.crash(self.lives.node, any_crash(rng));
         let in_header = rng.one_in(2);
         let at = rng.below(4096 * 8) as usize;
-        world.boot(self.node, 1, World::reactor_config());
-        let (crew, stage) = (Crew::default(), idle.clone());
-        let damage = |reactor| async move { stage.damage_the_end(reactor, in_header, at).await };
-        world.spawn(self.node, 0, |reactor| crew.member(damage(reactor)));
-        idle.wait(world, &crew)?;
-        world.crash(self.node, Crash::Kill);
+        let stage = idle.clone();
+        idle.lives.live(world, 1, |reactor| stage.damage_the_end(reactor, in_header, at))?;
+        world.crash(self.lives.node, Crash::Kill);
         // Without the header nobody knows what was written, and the log has to be given up; else the pool opens.
         idle.settled.set(in_header);
-        idle.ledger.borrow_mut().lose(|spot| Some(*spot) == last.get());
+        idle.lives.ledger.borrow_mut().lose(|spot| Some(*spot) == last.get());
         idle.open(world, rng)?;
         idle.go_on(world, |stage, hands| async move { stage.make_whole(hands).await })
     }
 
     /// Flips a bit of the last record of the log: in the first block of what was written, or in the one before it.
     async fn damage_the_end(self, reactor: Rc<Reactor>, in_header: bool, bit: usize) {
-        let devices = self.plan.devices(&reactor).expect("the devices open");
+        let devices = self.lives.plan.devices(&reactor).expect("the devices open");
         let (capacity, info) = (devices.capacity.open_channel(&reactor).expect("it opens"), devices.capacity.info());
         let superblock = engine::read_superblocks(&reactor, capacity.clone(), info).await.expect("a pool");
         let (_, tail) = Meta::open(&reactor, capacity, info, &superblock, 0, 0).await.expect("a shard");
@@ -285,14 +277,14 @@ impl Stage {
         let scanned = scan(&medium, geometry, tail, &mut |record, placed| last = Some((record.clone(), placed))).await;
         if let Err(error) = scanned {
             // A block that went bad before, and that nobody but this search needs.
-            return self.sim.note(format!("the end of the log is not found: {error}"));
+            return self.lives.sim.note(format!("the end of the log is not found: {error}"));
         }
         let (record, placed) = last.expect("something was written");
         assert!(matches!(record, Record::Write { .. }), "{record:?}");
         let block = first_block + placed.at.bytes() / 4096 - in_header as u64;
         // Headers fill a part of their block.
         let bit = if in_header { bit % (128 * 8) } else { bit };
-        self.sim.note(format!("bit {bit} of block {block} of the log rots, of {record:?}"));
+        self.lives.sim.note(format!("bit {bit} of block {block} of the log rots, of {record:?}"));
         let scale = 4096 / info.block_size;
         let mut bufs = SgList::new();
         bufs.push(reactor.pool().alloc(4096).await);
@@ -304,15 +296,17 @@ impl Stage {
 
     /// Everything is written once more: no error is left.
     async fn make_whole(self, hands: Hands) {
-        self.ledger.borrow_mut().rots = false;
-        let spots = self.ledger.borrow().spots();
+        self.lives.ledger.borrow_mut().rots = false;
+        let spots = self.lives.ledger.borrow().spots();
         for spot in &spots {
             let status = hands.write(*spot).await;
-            self.sim.expect(status == Status::Ok, || format!("on disks that are well writing fails with '{status}'"));
+            self.lives
+                .sim
+                .expect(status == Status::Ok, || format!("on disks that are well writing fails with '{status}'"));
         }
         hands.read_all().await;
         let settled = hands.pool.settle(&hands.reactor).await;
-        self.sim.expect(settled.is_ok(), || format!("on disks that are well settling fails: {settled:?}"));
+        self.lives.sim.expect(settled.is_ok(), || format!("on disks that are well settling fails: {settled:?}"));
         hands.read_all().await;
         hands.pool.close(&hands.reactor).await;
         self.hands.take();

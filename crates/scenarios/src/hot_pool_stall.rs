@@ -5,14 +5,14 @@
 //! device that works again everything is there that was acknowledged.
 
 use crate::Run;
-use crate::crashes::{SECOND_NS, live};
-use crate::hot_pool::{Plan, create, defect_of};
-use crate::ledger::{Hands, Ledger, Spot};
+use crate::crashes::SECOND_NS;
+use crate::hot_pool::Plan;
+use crate::ledger::{Hands, Spot};
+use crate::lives::{Aim, Lives, any_crash};
 use base::Rng;
 use bdev::Status;
-use reactor::Reactor;
-use sim::{Crash, Failure, Handle, NodeId, ScheduleFaults, World};
-use std::cell::{Cell, RefCell};
+use sim::{Failure, ScheduleFaults, World};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Virtual time in which a life comes to its end, with [`FAILURES`] of each task: were every write to fail after the time
@@ -26,10 +26,7 @@ const EXTENTS: u64 = 5;
 
 #[derive(Clone)]
 struct Stage {
-    plan: Plan,
-    sim: Handle,
-    node: NodeId,
-    ledger: Rc<RefCell<Ledger>>,
+    lives: Lives,
     failed: Rc<Cell<bool>>,
 }
 
@@ -39,22 +36,14 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     // Less than a block over one whose write has failed does not say what it is over.
     let plan = Plan { block_shift: 12, volumes: 1, ..plan };
     let plan = if rng.one_in(3) { plan.shaped(rng) } else { plan };
-    world.handle().note(format!("{plan:?}"));
-    let node = world.add_node();
-    create(world, rng, plan, node)?;
-    world.set_schedule(ScheduleFaults::swarm(rng));
     let places = [(0, 1), (5, 3), (100, 60), (1023, 1)];
     let spots = Spot::in_extents((0..EXTENTS).map(|extent| (0, extent)), &places, 1);
-    let stage = Stage {
-        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
-        sim: world.handle(),
-        node,
-        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
-        failed: Rc::default(),
-    };
+    let lives = Lives::new(world, rng, plan, spots, Aim("everybody to have an answer (I6)", LIFE_NS))?;
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let stage = Stage { lives, failed: Rc::default() };
     let (flushes, fork) = (rng.between(1, 20), rng.fork());
     stage.life(world, rng, flushes, |stage, hands| async move { stage.work(hands, fork).await })?;
-    world.crash(node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+    stage.lives.end(world, any_crash(rng));
     stage.life(world, rng, 0, |stage, hands| async move { stage.finish(hands).await })
 }
 
@@ -67,20 +56,18 @@ impl Stage {
         flushes: u64,
         main: impl FnOnce(Stage, Hands) -> F + 'static,
     ) -> Result<(), Failure> {
-        let plan = Plan { reactors: rng.between(1, 3) as usize, flushes, ..self.plan };
+        let plan = Plan { reactors: rng.between(1, 3) as usize, flushes, ..self.lives.plan };
         let stage = self.clone();
-        let begun = move |reactor: Rc<Reactor>| async move {
+        self.lives.live(world, plan.reactors, |reactor| async move {
             match plan.open_and_keep(&reactor).await {
                 Ok(pool) => {
-                    let (ledger, sim, node) = (stage.ledger.clone(), stage.sim.clone(), stage.node);
-                    let hands = Hands { ledger, sim, node, pool, reactor, block_shift: plan.block_shift };
+                    let hands = stage.lives.hands(pool, reactor);
                     hands.read_all().await;
                     main(stage, hands).await;
                 }
-                Err(error) => stage.sim.expect(flushes > 0, || format!("the pool does not open: {error}")),
+                Err(error) => stage.lives.expect(flushes > 0, || format!("the pool does not open: {error}")),
             }
-        };
-        live(world, self.node, plan.reactors, "everybody to have an answer (I6)", LIFE_NS, begun)
+        })
     }
 
     async fn work(self, hands: Hands, mut rng: Rng) {
@@ -95,7 +82,7 @@ impl Stage {
     }
 
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
-        let spots = self.ledger.borrow().spots();
+        let spots = self.lives.ledger.borrow().spots();
         let mine: Vec<Spot> = spots.into_iter().filter(|spot| spot.first / 1024 % tasks == task).collect();
         let mut failures = 0;
         for _ in 0..OPERATIONS_MAX {
@@ -119,7 +106,7 @@ impl Stage {
     }
 
     async fn finish(self, hands: Hands) {
-        let spots = self.ledger.borrow().spots();
+        let spots = self.lives.ledger.borrow().spots();
         for spot in spots {
             let status = hands.write(spot).await;
             hands.expect(status.is_ok(), || format!("on a device that works writing {spot:?} fails with '{status}'"));

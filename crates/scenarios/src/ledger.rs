@@ -1,7 +1,7 @@
 //! Exactly what some places of a pool's volumes hold, for work whose operations never meet: an oracle that knows which
 //! operation must succeed, where the one for overlapping operations only knows what may be read.
 
-use crate::hot_pool::{EXTENT_BLOCKS, Plan};
+use crate::hot_pool::EXTENT_BLOCKS;
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op, Status};
 use engine::{Pool, ScrubStatus};
@@ -154,26 +154,6 @@ pub(crate) struct Hands {
 }
 
 impl Hands {
-    /// Opens the pool in a new process. `None`: that has gone down meanwhile.
-    pub(crate) async fn open(
-        plan: &Plan,
-        reactor: &Rc<Reactor>,
-        ledger: Rc<RefCell<Ledger>>,
-        sim: &Handle,
-        node: NodeId,
-    ) -> Option<Hands> {
-        match plan.open_and_keep(reactor).await {
-            Ok(pool) => {
-                let (sim, reactor, block_shift) = (sim.clone(), reactor.clone(), plan.block_shift);
-                Some(Hands { ledger, sim, node, pool, reactor, block_shift })
-            }
-            Err(error) => {
-                sim.expect(!sim.alive(node), || format!("the pool does not open: {error}"));
-                None
-            }
-        }
-    }
-
     /// What a process that is going down believes to have done counts for nothing.
     pub(crate) fn is_alive(&self) -> bool {
         self.sim.alive(self.node)

@@ -7,15 +7,16 @@
 use crate::Run;
 use crate::blocks::Crew;
 use crate::crashes::SECOND_NS;
-use crate::hot_pool::{Plan, create, defect_of};
-use crate::ledger::{Hands, Ledger, Spot};
+use crate::hot_pool::Plan;
+use crate::ledger::{Hands, Spot};
+use crate::lives::{Aim, Lives, any_crash};
 use base::Rng;
 use bdev::Status;
-use sim::{Crash, DiskFaults, Failure, Handle, NodeId, ScheduleFaults, World};
-use std::cell::{Cell, RefCell};
+use sim::{DiskFaults, Failure, ScheduleFaults, World};
+use std::cell::Cell;
 use std::rc::Rc;
 
-const LIFE_NS: u64 = 200 * SECOND_NS;
+const AIM: Aim = Aim("everybody to have an answer (I6)", 200 * SECOND_NS);
 /// Virtual time in which the pool takes writes again.
 const AGAIN_NS: u64 = 5 * SECOND_NS;
 /// And in which its log is whole again.
@@ -24,10 +25,7 @@ const EXTENTS: u64 = 5;
 
 #[derive(Clone)]
 struct Stage {
-    plan: Plan,
-    sim: Handle,
-    node: NodeId,
-    ledger: Rc<RefCell<Ledger>>,
+    lives: Lives,
     /// The device takes writes, for good.
     is_healed: Rc<Cell<bool>>,
 }
@@ -38,22 +36,14 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     // Less than a block over one whose write has failed does not say what it is over.
     let plan = Plan { mapped: false, block_shift: 12, volumes: 1, ..plan };
     let plan = if rng.one_in(2) { plan.shaped(rng) } else { plan };
-    world.handle().note(format!("{plan:?}"));
-    let node = world.add_node();
-    create(world, rng, plan, node)?;
-    world.set_schedule(ScheduleFaults::swarm(rng));
     let places = [(0, 1), (5, 3), (100, 60), (1023, 1)];
     let spots = Spot::in_extents((0..EXTENTS).map(|extent| (0, extent)), &places, 1);
-    let stage = Stage {
-        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
-        sim: world.handle(),
-        node,
-        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
-        is_healed: Rc::default(),
-    };
+    let lives = Lives::new(world, rng, plan, spots, AIM)?;
+    world.set_schedule(ScheduleFaults::swarm(rng));
+    let stage = Stage { lives, is_healed: Rc::default() };
     for _ in 0..rng.between(1, 2) {
         stage.life(world, rng)?;
-        world.crash(node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        stage.lives.end(world, any_crash(rng));
     }
     Ok(())
 }
@@ -62,13 +52,12 @@ impl Stage {
     /// One life of the process: everything is read, then there is work, during which the device refuses writes now and then.
     fn life(&self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
         self.is_healed.set(false);
-        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
-        world.boot(self.node, plan.reactors, World::reactor_config());
+        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.lives.plan };
+        world.boot(self.lives.node, plan.reactors, World::reactor_config());
         let (crew, stage, fork) = (Crew::default(), self.clone(), rng.fork());
-        world.spawn(self.node, 0, |reactor| {
+        world.spawn(self.lives.node, 0, |reactor| {
             crew.member(async move {
-                let opened = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
-                let Some(hands) = opened else { return };
+                let Some(hands) = stage.lives.open_in(&plan, reactor).await else { return };
                 hands.read_all().await;
                 stage.work(hands, fork).await;
             })
@@ -78,13 +67,17 @@ impl Stage {
         for _ in 0..rng.between(1, 3) {
             let write_error = if rng.one_in(2) { 1 } else { rng.between(2, 10) };
             let refuses_ns = if rng.one_in(2) { rng.between(100_000, 50_000_000) } else { rng.below(3 * SECOND_NS) };
-            world.set_disk_faults(self.node, &plan.log_path(), DiskFaults { write_error, ..DiskFaults::default() });
+            world.set_disk_faults(
+                self.lives.node,
+                &plan.log_path(),
+                DiskFaults { write_error, ..DiskFaults::default() },
+            );
             world.run_for(refuses_ns)?;
-            world.set_disk_faults(self.node, &plan.log_path(), DiskFaults::default());
+            world.set_disk_faults(self.lives.node, &plan.log_path(), DiskFaults::default());
             world.run_for(rng.below(2 * SECOND_NS))?;
         }
         self.is_healed.set(true);
-        world.run_until("everybody to have an answer (I6)", LIFE_NS, |_| crew.is_done())
+        world.run_until(AIM.0, AIM.1, |_| crew.is_done())
     }
 
     async fn work(self, hands: Hands, mut rng: Rng) {
@@ -92,7 +85,7 @@ impl Stage {
         let tasks = rng.between(1, 4);
         let work = |task, rng| self.clone().work_on(hands.clone(), task, tasks, rng);
         hands.share_out(tasks, &mut rng, work).await;
-        if self.plan.idle_ns.is_multiple_of(2) {
+        if self.lives.plan.idle_ns.is_multiple_of(2) {
             self.find_out(&hands).await;
         }
         self.recover(&hands, whole).await;
@@ -109,7 +102,7 @@ impl Stage {
     }
 
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
-        let spots = self.ledger.borrow().spots();
+        let spots = self.lives.ledger.borrow().spots();
         let mine: Vec<Spot> = spots.into_iter().filter(|spot| spot.first / 1024 % tasks == task).collect();
         while !self.is_healed.get() {
             let spot = mine[rng.below(mine.len() as u64) as usize];
@@ -149,7 +142,7 @@ impl Stage {
     /// The device takes writes: so does the pool soon, and soon it has no less of its log than before.
     async fn recover(&self, hands: &Hands, whole: u64) {
         let begun_ns = hands.reactor.now_ns();
-        let spots = self.ledger.borrow().spots();
+        let spots = self.lives.ledger.borrow().spots();
         for spot in spots {
             loop {
                 let status = hands.write(spot).await;
@@ -166,7 +159,7 @@ impl Stage {
             hands.expect(waited_ns < WHOLE_NS, || format!("{waited_ns} ns later the log is not whole again"));
             hands.reactor.sleep_ns(SECOND_NS).await;
             // A segment is looked for when there is something to write.
-            let spots = self.ledger.borrow().spots();
+            let spots = self.lives.ledger.borrow().spots();
             for spot in spots {
                 let status = hands.write(spot).await;
                 hands.expect(status.is_ok(), || format!("after all worked writing {spot:?} fails: '{status}'"));

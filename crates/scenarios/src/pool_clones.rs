@@ -6,32 +6,25 @@
 
 use crate::Run;
 use crate::branches::Branches;
-use crate::crashes::{SECOND_NS, live};
-use crate::hot_pool::{EXTENT_BLOCKS, Plan, create, defect_of};
+use crate::layers::{self, Layers, Part, Work};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
 use bdev::{BlockDevice, Status};
 use engine::FlattenState;
-use reactor::Reactor;
-use sim::{Crash, Failure, Handle, NodeId, ScheduleFaults, World};
+use sim::Failure;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-const EXTENT_BYTES: u64 = 4 << 20;
-const LIFE_NS: u64 = 300 * SECOND_NS;
+const LAYERS: Layers = Layers { most: 40, hot_one_in: 3 };
+/// Several in the same blocks.
+const PARTS: [Part; 5] = [(3, 1, 1), (3, 5, 2), (4, 0, 4), (5, 7, 1), (701, 2, 3)];
 /// Volumes at the same time.
 const VOLUMES_MAX: usize = 4;
 /// Snapshots at the same time of volumes that are being written to.
 const SHOTS_MAX: usize = 3;
-/// Extents of a volume that are used, in two slices.
-const EXTENTS: [u64; 3] = [0, 1, 16];
-
 /// What outlives the processes.
 #[derive(Clone)]
 struct Stage {
-    plan: Plan,
-    sim: Handle,
-    node: NodeId,
     ledger: Rc<RefCell<Ledger>>,
     branches: Branches,
     /// Snapshots that were made while others wrote.
@@ -40,83 +33,14 @@ struct Stage {
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
-    let plan = Plan::pick(rng);
-    // Room for every extent of every layer.
-    let plan = Plan {
-        capacity_bytes: (plan.shards as u64 * 40 + 2) * EXTENT_BYTES,
-        block_shift: if rng.one_in(4) { 12 } else { 9 },
-        volumes: 1,
-        volumes_max: 40,
-        ..plan
-    };
-    let idle_ns = plan.idle_ns;
-    let plan = if rng.one_in(3) { plan } else { plan.shaped(rng) };
-    // Blocks move on at once, and there are few extents, so that each is soon used again.
-    let plan = Plan { idle_ns, ..plan };
-    world.handle().note(format!("{plan:?}"));
-    let node = world.add_node();
-    create(world, rng, plan, node)?;
-    world.set_schedule(ScheduleFaults::swarm(rng));
-    let per = 1u64 << (12 - plan.block_shift);
-    let mut places = vec![(0, per), (8 * per, 8 * per), (700 * per, per), ((EXTENT_BLOCKS - 1) * per, per)];
-    if per > 1 {
-        places.extend([(3 * per + 1, 1), (3 * per + 5, 2), (4 * per, 4), (5 * per + 7, 1), (701 * per + 2, 3)]);
-    }
-    let spots = Spot::in_extents(EXTENTS.into_iter().map(|extent| (0, extent)), &places, per);
-    let stage = Stage {
-        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
-        sim: world.handle(),
-        node,
-        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
-        branches: Branches::beside(0),
-        shots: Rc::default(),
-    };
-    for round in 0..rng.between(1, 4) {
-        world.handle().note(format!("round {round}"));
-        plan.slow_down(world, rng, node);
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
-        if !rng.one_in(4) {
-            world.crash_after_writes(node, rng.between(1, 400), crash);
-        }
-        let fork = rng.fork();
-        stage.life(world, rng, |stage, hands| async move { stage.work(hands, fork).await })?;
-        if world.is_running(node) {
-            world.crash(node, crash);
-        }
-    }
-    world.heal();
-    stage.life(world, rng, |stage, hands| async move { stage.finish(hands).await })?;
-    world.crash(node, Crash::Kill);
-    stage.boot(world, 1, |stage, reactor| async move { stage.plan.check_closed(&reactor, &stage.sim).await })
+    let lives = layers::set_up(world, rng, LAYERS, &PARTS)?;
+    let stage = Stage { ledger: lives.ledger.clone(), branches: Branches::beside(0), shots: Rc::default() };
+    layers::play(world, rng, &lives, stage)
 }
 
-impl Stage {
-    fn boot<F: Future<Output = ()> + 'static>(
-        &self,
-        world: &mut World,
-        reactors: usize,
-        main: impl FnOnce(Stage, Rc<Reactor>) -> F,
-    ) -> Result<(), Failure> {
-        let stage = self.clone();
-        live(world, self.node, reactors, "the work on clones to end", LIFE_NS, |reactor| main(stage, reactor))
-    }
-
-    /// One life of the process: opens the pool, reads everything, and goes on with `main`.
-    fn life<F: Future<Output = ()> + 'static>(
-        &self,
-        world: &mut World,
-        rng: &mut Rng,
-        main: impl FnOnce(Stage, Hands) -> F + 'static,
-    ) -> Result<(), Failure> {
-        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
-        self.boot(world, plan.reactors, move |stage, reactor| async move {
-            let hands = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
-            let Some(hands) = hands else { return };
-            stage.branches.find(&hands);
-            hands.read_all().await;
-            hands.audit().await;
-            main(stage, hands).await;
-        })
+impl Work for Stage {
+    async fn find(&self, hands: &Hands) {
+        self.branches.find(hands);
     }
 
     async fn work(self, hands: Hands, mut rng: Rng) {
@@ -137,6 +61,30 @@ impl Stage {
         }
     }
 
+    /// All clones become independent, all volumes but the last go, and that has what it had.
+    async fn finish(self, hands: Hands) {
+        for name in self.branches.clones(&hands).await {
+            self.branches.begin_to_flatten(&hands, &name).await;
+            let ended = hands.pool.flattened(&hands.reactor, &name).await;
+            let is_done = ended.as_ref().is_ok_and(|status| status.state == FlattenState::Done);
+            hands.expect(is_done, || format!("in the end {name} is not flattened: {ended:?}"));
+        }
+        hands.read_all().await;
+        let mut volumes = self.ledger.borrow().volumes();
+        volumes.pop_last();
+        for number in volumes {
+            self.branches.delete(&hands, number).await;
+        }
+        self.branches.reap(&hands).await;
+        hands.read_all().await;
+        self.settle(&hands).await;
+        hands.read_all().await;
+        hands.audit().await;
+        hands.pool.close(&hands.reactor).await;
+    }
+}
+
+impl Stage {
     /// Makes a clone of a volume as it is.
     async fn branch(&self, hands: &Hands, rng: &mut Rng) {
         let volumes: Vec<u64> = self.ledger.borrow().volumes().into_iter().collect();
@@ -229,27 +177,5 @@ impl Stage {
             }
             _ => {}
         }
-    }
-
-    /// All clones become independent, all volumes but the last go, and that has what it had.
-    async fn finish(self, hands: Hands) {
-        for name in self.branches.clones(&hands).await {
-            self.branches.begin_to_flatten(&hands, &name).await;
-            let ended = hands.pool.flattened(&hands.reactor, &name).await;
-            let is_done = ended.as_ref().is_ok_and(|status| status.state == FlattenState::Done);
-            hands.expect(is_done, || format!("in the end {name} is not flattened: {ended:?}"));
-        }
-        hands.read_all().await;
-        let mut volumes = self.ledger.borrow().volumes();
-        volumes.pop_last();
-        for number in volumes {
-            self.branches.delete(&hands, number).await;
-        }
-        self.branches.reap(&hands).await;
-        hands.read_all().await;
-        self.settle(&hands).await;
-        hands.read_all().await;
-        hands.audit().await;
-        hands.pool.close(&hands.reactor).await;
     }
 }

@@ -7,20 +7,19 @@
 //! snapshot that it had.
 
 use crate::Run;
-use crate::crashes::{SECOND_NS, live};
-use crate::hot_pool::{EXTENT_BLOCKS, Plan, create, defect_of};
-use crate::ledger::{Hands, Ledger, Spot};
+use crate::layers::{self, Layers, Part, Work};
+use crate::ledger::{Hands, Ledger};
 use base::Rng;
 use bdev::Status;
 use engine::{ImportOptions, StreamError, StreamSink, StreamSource};
 use reactor::Reactor;
-use sim::{Crash, Failure, Handle, NodeId, ScheduleFaults, World};
+use sim::{Failure, Handle};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-const EXTENT_BYTES: u64 = 4 << 20;
-const LIFE_NS: u64 = 300 * SECOND_NS;
+const LAYERS: Layers = Layers { most: 60, hot_one_in: 2 };
+const PARTS: [Part; 2] = [(3, 1, 1), (5, 7, 1)];
 /// The volume that is written to; those that are imported have the numbers behind it.
 const SOURCE: u64 = 0;
 /// Imported volumes at the same time.
@@ -29,8 +28,6 @@ const COPIES_MAX: usize = 3;
 const SNAPSHOTS_MAX: usize = 4;
 /// Streams that are kept.
 const STREAMS_MAX: usize = 6;
-/// Extents of a volume that are used, in two slices.
-const EXTENTS: [u64; 3] = [0, 1, 16];
 /// Most bytes of a stream that come together.
 const PIECE_BYTES: u64 = 20_000;
 
@@ -72,9 +69,7 @@ struct Known {
 /// What outlives the processes.
 #[derive(Clone)]
 struct Stage {
-    plan: Plan,
     sim: Handle,
-    node: NodeId,
     /// What the volumes hold.
     ledger: Rc<RefCell<Ledger>>,
     /// What the snapshots hold, each under its number.
@@ -84,84 +79,13 @@ struct Stage {
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
-    let plan = Plan::pick(rng);
-    // Room for every extent of every layer.
-    let plan = Plan {
-        capacity_bytes: (plan.shards as u64 * 60 + 2) * EXTENT_BYTES,
-        block_shift: if rng.one_in(4) { 12 } else { 9 },
-        volumes: 1,
-        volumes_max: 60,
-        ..plan
-    };
-    let idle_ns = plan.idle_ns;
-    let plan = if rng.one_in(2) { plan } else { plan.shaped(rng) };
-    let plan = Plan { idle_ns, ..plan };
-    world.handle().note(format!("{plan:?}"));
-    let node = world.add_node();
-    create(world, rng, plan, node)?;
-    world.set_schedule(ScheduleFaults::swarm(rng));
-    let per = 1u64 << (12 - plan.block_shift);
-    let mut places = vec![(0, per), (8 * per, 8 * per), (700 * per, per), ((EXTENT_BLOCKS - 1) * per, per)];
-    if per > 1 {
-        places.extend([(3 * per + 1, 1), (5 * per + 7, 1)]);
-    }
-    let spots = Spot::in_extents(EXTENTS.into_iter().map(|extent| (SOURCE, extent)), &places, per);
-    let stage = Stage {
-        plan: Plan { defect: defect_of(world.handle().mutation()), ..plan },
-        sim: world.handle(),
-        node,
-        ledger: Rc::new(RefCell::new(Ledger::new(spots))),
-        frozen: Rc::default(),
-        known: Rc::default(),
-    };
-    for round in 0..rng.between(1, 4) {
-        world.handle().note(format!("round {round}"));
-        plan.slow_down(world, rng, node);
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
-        if !rng.one_in(4) {
-            world.crash_after_writes(node, rng.between(1, 400), crash);
-        }
-        let fork = rng.fork();
-        stage.life(world, rng, |stage, hands| async move { stage.work(hands, fork).await })?;
-        if world.is_running(node) {
-            world.crash(node, crash);
-        }
-    }
-    world.heal();
-    stage.life(world, rng, |stage, hands| async move { stage.finish(hands).await })?;
-    world.crash(node, Crash::Kill);
-    stage.boot(world, 1, |stage, reactor| async move { stage.plan.check_closed(&reactor, &stage.sim).await })
+    let lives = layers::set_up(world, rng, LAYERS, &PARTS)?;
+    let (sim, ledger) = (lives.sim.clone(), lives.ledger.clone());
+    let stage = Stage { sim, ledger, frozen: Rc::default(), known: Rc::default() };
+    layers::play(world, rng, &lives, stage)
 }
 
-impl Stage {
-    fn boot<F: Future<Output = ()> + 'static>(
-        &self,
-        world: &mut World,
-        reactors: usize,
-        main: impl FnOnce(Stage, Rc<Reactor>) -> F,
-    ) -> Result<(), Failure> {
-        let stage = self.clone();
-        live(world, self.node, reactors, "the work on streams to end", LIFE_NS, |reactor| main(stage, reactor))
-    }
-
-    /// One life of the process: opens the pool, puts right what the one before has left, reads everything, and goes on with `main`.
-    fn life<F: Future<Output = ()> + 'static>(
-        &self,
-        world: &mut World,
-        rng: &mut Rng,
-        main: impl FnOnce(Stage, Hands) -> F + 'static,
-    ) -> Result<(), Failure> {
-        let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
-        self.boot(world, plan.reactors, move |stage, reactor| async move {
-            let hands = Hands::open(&plan, &reactor, stage.ledger.clone(), &stage.sim, stage.node).await;
-            let Some(hands) = hands else { return };
-            stage.find(&hands).await;
-            hands.read_all().await;
-            hands.audit().await;
-            main(stage, hands).await;
-        })
-    }
-
+impl Work for Stage {
     /// After a crash: what was begun with a volume was done as a whole, or the volume can be put right.
     async fn find(&self, hands: &Hands) {
         let numbers: Vec<u64> = self.known.borrow().copies.keys().copied().collect();
@@ -194,6 +118,39 @@ impl Stage {
         }
     }
 
+    async fn work(self, hands: Hands, mut rng: Rng) {
+        for _ in 0..rng.between(3, 16) {
+            if !hands.is_alive() {
+                return;
+            }
+            match rng.below(12) {
+                0 | 1 => self.clone().change(hands.clone(), SOURCE, rng.fork()).await,
+                2 | 3 => self.shoot(&hands, &mut rng).await,
+                4 | 5 => self.export(&hands, &mut rng).await,
+                6..10 => self.import(&hands, &mut rng).await,
+                10 => self.change_copy(&hands, &mut rng).await,
+                _ => self.take_away(&hands, &mut rng).await,
+            }
+        }
+    }
+
+    /// All imported volumes go, and the source has what it had.
+    async fn finish(self, hands: Hands) {
+        let numbers: Vec<u64> = self.known.borrow().copies.keys().copied().collect();
+        for number in numbers {
+            self.delete(&hands, number).await;
+        }
+        let reaped = hands.pool.reap(&hands.reactor).await;
+        hands.expect(reaped.is_ok(), || format!("what was deleted does not go: {reaped:?}"));
+        let settled = hands.pool.settle(&hands.reactor).await;
+        hands.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
+        hands.read_all().await;
+        hands.audit().await;
+        hands.pool.close(&hands.reactor).await;
+    }
+}
+
+impl Stage {
     fn with(&self, number: u64, change: impl FnOnce(&mut Copy)) {
         if let Some(copy) = self.known.borrow_mut().copies.get_mut(&number) {
             change(copy);
@@ -237,22 +194,6 @@ impl Stage {
         let deleted = hands.pool.delete_volume_and_snapshots(&hands.reactor, &format!("v{number}")).await;
         hands.expect(deleted.is_ok(), || format!("v{number} cannot be deleted: {deleted:?}"));
         self.forget(hands, number);
-    }
-
-    async fn work(self, hands: Hands, mut rng: Rng) {
-        for _ in 0..rng.between(3, 16) {
-            if !hands.is_alive() {
-                return;
-            }
-            match rng.below(12) {
-                0 | 1 => self.clone().change(hands.clone(), SOURCE, rng.fork()).await,
-                2 | 3 => self.shoot(&hands, &mut rng).await,
-                4 | 5 => self.export(&hands, &mut rng).await,
-                6..10 => self.import(&hands, &mut rng).await,
-                10 => self.change_copy(&hands, &mut rng).await,
-                _ => self.take_away(&hands, &mut rng).await,
-            }
-        }
     }
 
     /// Writes and trims in a volume.
@@ -422,21 +363,6 @@ impl Stage {
             }
         }
         hands.read_all().await;
-    }
-
-    /// All imported volumes go, and the source has what it had.
-    async fn finish(self, hands: Hands) {
-        let numbers: Vec<u64> = self.known.borrow().copies.keys().copied().collect();
-        for number in numbers {
-            self.delete(&hands, number).await;
-        }
-        let reaped = hands.pool.reap(&hands.reactor).await;
-        hands.expect(reaped.is_ok(), || format!("what was deleted does not go: {reaped:?}"));
-        let settled = hands.pool.settle(&hands.reactor).await;
-        hands.expect(settled.is_ok(), || format!("settling failed: {settled:?}"));
-        hands.read_all().await;
-        hands.audit().await;
-        hands.pool.close(&hands.reactor).await;
     }
 }
 
