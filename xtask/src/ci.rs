@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::{fuzz, run, sim, tidy};
+use crate::{fuzz, interop, run, sim, tidy};
 
 /// Which steps to run.
 #[derive(Args)]
@@ -38,7 +38,7 @@ const STEPS: &[Step] = &[
     Step { name: "fuzz", about: "every fuzz target for a bounded time", run: fuzz::run_bounded },
     Step { name: "demo", about: "the demo, as a newcomer runs it", run: demo },
     Step { name: "console", about: "the console in a headless Chromium", run: console },
-    Step { name: "interop", about: "the Linux kernel's host and target, the short list", run: interop },
+    Step { name: "interop", about: "the Linux kernel's host and target, the short list", run: interop::run_short },
 ];
 
 /// Runs the chosen steps; the first failure ends it.
@@ -126,8 +126,4 @@ fn console() -> Result<()> {
     run::checked(
         std::process::Command::new(run::root().join("tests/console/run")).arg("--remuda").arg(run::release_binary()),
     )
-}
-
-fn interop() -> Result<()> {
-    run::checked(std::process::Command::new(run::root().join("tests/interop/run")).arg("--short"))
 }

@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod fuzz;
+mod interop;
 mod run;
 mod sim;
 mod tidy;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().chore {
         Chore::Ci(options) => ci::run(&options),
         Chore::Tidy => tidy::run(),
-        Chore::Interop { args } => interop(&args),
+        Chore::Interop { args } => interop::run(&args),
         Chore::Fuzz(options) => fuzz::run(&options),
         Chore::Sim(options) => sim::run(&options),
         Chore::Bench(options) => bench::run(&options),
@@ -61,25 +62,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Runs the interop suite against release builds made here and now. Those with TLS need OpenSSL's headers and are beside the others;
-/// a short run has them only when it asks for their job.
-fn interop(args: &[String]) -> anyhow::Result<()> {
-    let mut suite = std::process::Command::new(run::root().join("tests/interop/run"));
-    if !args.iter().any(|arg| ["--help", "--target", "--matrix"].contains(&arg.as_str())) {
-        let is_short = args.iter().any(|arg| arg == "--short");
-        let only = args.iter().position(|arg| arg == "--only").and_then(|at| args.get(at + 1));
-        if only.map_or(!is_short, |only| only.split(',').any(|job| job == "tls")) {
-            suite.env("REMUDA_TLS", run::build_release_tls()?);
-            let example = ["--package", "remuda-nvme", "--features", "tls", "--example", "kernel_tls"];
-            run::checked(run::cargo().args(["build", "--release", "--quiet"]).args(example))?;
-        }
-        run::build_release()?;
-        if !is_short {
-            let example = ["--package", "remuda-engine", "--example", "power_loss"];
-            run::checked(run::cargo().args(["build", "--release", "--quiet"]).args(example))?;
-        }
-    }
-    run::checked(suite.args(args))
 }

@@ -32,8 +32,8 @@ const BOUNDED_TIME: Duration = Duration::from_secs(110);
 const BATCH_SEEDS: std::ops::Range<u64> = 10..100;
 /// The scenarios that count crash points, how many there have to be of each, and by when.
 const POINTS_SCENARIOS: [(&str, u64); 5] = [
-    ("hot-pool-images", 60_000),
-    ("shaped-pool-images", 30_000),
+    ("hot-pool-images", 65_000),
+    ("shaped-pool-images", 20_000),
     ("parity-pool-images", 5_000),
     ("zoned-pool-images", 5_000),
     ("warm-pool-images", 5_000),

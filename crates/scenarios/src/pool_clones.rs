@@ -22,6 +22,7 @@ const PARTS: [Part; 5] = [(3, 1, 1), (3, 5, 2), (4, 0, 4), (5, 7, 1), (701, 2, 3
 const VOLUMES_MAX: usize = 4;
 /// Snapshots at the same time of volumes that are being written to.
 const SHOTS_MAX: usize = 3;
+
 /// What outlives the processes.
 #[derive(Clone)]
 struct Stage {
