@@ -51,6 +51,11 @@ pub(crate) fn nothing_beside(_: Rc<Reactor>, _: Arc<dyn BlockDevice>) -> Working
     Box::pin(async {})
 }
 
+/// Kills or power cuts, as chance has it.
+pub(crate) fn any_crash(rng: &mut Rng) -> Crash {
+    if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut }
+}
+
 /// One life of a process on `node`: `main` runs on reactor 0, to its end or that of the process.
 pub(crate) fn live<F: Future<Output = ()> + 'static>(
     world: &mut World,
@@ -130,7 +135,7 @@ impl Rig {
 
     /// One life of the process and its end, then another one that reads everything.
     pub(crate) fn round(&self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        let crash = any_crash(rng);
         if rng.one_in(2) {
             // Counted from here on, so opening the device is crashed too.
             world.crash_after_writes(self.node, rng.between(1, self.life.writes), crash);

@@ -6,13 +6,13 @@
 
 use crate::Run;
 use crate::blocks::{Crew, is};
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, any_crash};
 use base::{Rng, crc32c};
 use bdev::{BlockDevice, FileDevice, FileDeviceOptions};
 use engine::LogTail;
 use engine::log::{Class, Head, Log, LogError, LogGeometry, Medium, Placed, Record, Sink, scan};
 use reactor::{Buf, Reactor, SgList};
-use sim::{Crash, DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
+use sim::{DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -88,7 +88,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     for round in 0..rng.between(2, 7) {
         world.handle().note(format!("round {round}"));
         world.boot(node, 1, World::reactor_config());
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        let crash = any_crash(rng);
         if !rng.one_in(4) {
             world.crash_after_writes(node, rng.between(1, 150), crash);
         }

@@ -9,6 +9,7 @@
 
 use crate::Run;
 use crate::blocks::{Crew, is};
+use crate::crashes::any_crash;
 use crate::raw_file::RawFile;
 use bdev::{BlockDevice, Channel, DeviceInfo, Done, FileDevice, FileDeviceOptions, Flags, Io, Lba, Op, Status};
 use engine::{
@@ -160,7 +161,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     world.set_schedule(ScheduleFaults::swarm(rng));
     for round in 0..rng.between(1, 5) {
         world.handle().note(format!("round {round}"));
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        let crash = any_crash(rng);
         if rng.one_in(2) {
             world.crash_after_writes(node, rng.between(1, 150), crash);
         }

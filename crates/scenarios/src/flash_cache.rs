@@ -7,7 +7,7 @@
 
 use crate::Run;
 use crate::blocks::{Judge, Mix, is};
-use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, nothing_beside, start};
+use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, any_crash, nothing_beside, start};
 use base::Rng;
 use bdev::flash_cache::{DAY_NS, FlashCacheDefect};
 use bdev::{
@@ -216,7 +216,7 @@ pub(crate) fn run_budget(run: &mut Run) -> Result<(), Failure> {
         drop(channels);
         let ns = if is_short { rng.between(SECOND_NS, 6 * SECOND_NS) } else { rng.between(DAY_NS, 2 * DAY_NS) };
         world.run_for(ns)?;
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        let crash = any_crash(rng);
         world.crash(node, crash);
         match crash {
             Crash::Kill => rig.judge.oracle.borrow_mut().killed(),

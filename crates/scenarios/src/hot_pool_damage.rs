@@ -5,7 +5,7 @@
 
 use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
-use crate::crashes::{SECOND_NS, start};
+use crate::crashes::{SECOND_NS, any_crash, start};
 use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, OpenedPool, Plan, create, opening, settle_patiently};
 use base::Rng;
 use bdev::{Channel, Flags, Io, Lba};
@@ -157,7 +157,7 @@ impl Bench {
     fn write_to_log_alone(&self, world: &mut World, rng: &mut Rng) -> Result<(), Failure> {
         let open = self.open(world, Plan { idle_ns: 3600 * SECOND_NS, ..self.plan })?;
         self.work(world, &open, &self.judge, 1, rng.between(1, 12))?;
-        self.end(world, open, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        self.end(world, open, any_crash(rng));
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl Bench {
             self.settle(world, &open)?;
         }
         self.verify(world, &open)?;
-        self.end(world, open, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        self.end(world, open, any_crash(rng));
         Ok(())
     }
 

@@ -11,11 +11,11 @@
 
 use crate::Run;
 use crate::branches::Branches;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, any_crash};
 use crate::given_up::GivenUp;
 use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS, add_log};
 use crate::ledger::{Hands, Spot};
-use crate::lives::{Aim, Lives, any_crash};
+use crate::lives::{Aim, Lives};
 use base::Rng;
 use bdev::{BlockDevice, Flags, Io, Lba, Status};
 use engine::{CheckOptions, ForgottenLog, Pool, Severity};
@@ -252,7 +252,7 @@ impl Stage {
     async fn work_on(self, hands: Hands, task: u64, tasks: u64, mut rng: Rng) {
         let spots = self.lives.ledger.borrow().spots();
         // Tasks have volumes and extents of their own.
-        let share = |spot: &Spot| spot.volume + (spot.first >> (12 - self.lives.plan.block_shift)) / EXTENT_BLOCKS;
+        let share = |spot: &Spot| spot.volume + self.lives.extent_of(*spot).1;
         let mine: Vec<Spot> = spots.into_iter().filter(|spot| share(spot) % tasks == task).collect();
         for _ in 0..rng.between(5, 40) {
             if !hands.is_alive() || mine.is_empty() {

@@ -10,10 +10,10 @@
 
 use crate::Run;
 use crate::branches::Branches;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, any_crash};
 use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, SLICE_BLOCKS};
 use crate::ledger::{Hands, Spot};
-use crate::lives::{Aim, Lives, any_crash};
+use crate::lives::{Aim, Lives};
 use base::Rng;
 use bdev::Status;
 use engine::Pool;

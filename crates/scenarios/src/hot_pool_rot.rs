@@ -11,10 +11,10 @@
 
 use crate::Run;
 use crate::blocks::Crew;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, any_crash};
 use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, LOG, Plan, settle_patiently};
 use crate::ledger::{Hands, Spot};
-use crate::lives::{Aim, Lives, any_crash};
+use crate::lives::{Aim, Lives};
 use base::Rng;
 use bdev::{Flags, Io, Lba, Status};
 use engine::log::{LogGeometry, Medium, Record, scan};

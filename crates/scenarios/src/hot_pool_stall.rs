@@ -5,10 +5,10 @@
 //! device that works again everything is there that was acknowledged.
 
 use crate::Run;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, any_crash};
 use crate::hot_pool::Plan;
 use crate::ledger::{Hands, Spot};
-use crate::lives::{Aim, Lives, any_crash};
+use crate::lives::{Aim, Lives};
 use base::Rng;
 use bdev::Status;
 use sim::{Failure, ScheduleFaults, World};

@@ -1,10 +1,10 @@
 //! Work on volumes with snapshots over devices some of whose operations take long, crashed at any step: how the scenarios about what
 //! is made of snapshots are set up and go.
 
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, any_crash};
 use crate::hot_pool::{EXTENT_BLOCKS, Plan};
 use crate::ledger::{Hands, Spot};
-use crate::lives::{Aim, Lives, any_crash};
+use crate::lives::{Aim, Lives};
 use base::Rng;
 use sim::{Crash, Failure, ScheduleFaults, World};
 

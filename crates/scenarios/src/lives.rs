@@ -103,8 +103,3 @@ impl Lives {
         (spot.volume, (spot.first >> (12 - self.plan.block_shift)) / EXTENT_BLOCKS)
     }
 }
-
-/// Kills or power cuts, as chance has it.
-pub(crate) fn any_crash(rng: &mut Rng) -> Crash {
-    if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut }
-}

@@ -6,10 +6,10 @@
 
 use crate::Run;
 use crate::blocks::Crew;
-use crate::crashes::SECOND_NS;
+use crate::crashes::{SECOND_NS, any_crash};
 use crate::hot_pool::Plan;
 use crate::ledger::{Hands, Spot};
-use crate::lives::{Aim, Lives, any_crash};
+use crate::lives::{Aim, Lives};
 use base::Rng;
 use bdev::Status;
 use sim::{DiskFaults, Failure, ScheduleFaults, World};

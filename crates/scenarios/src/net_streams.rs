@@ -5,9 +5,10 @@
 
 use crate::Run;
 use crate::blocks::Crew;
+use crate::crashes::any_crash;
 use base::Rng;
 use reactor::{Errno, Reactor, TcpListener, TcpStream};
-use sim::{Crash, Failure, Handle, NetFaults, NodeId, ScheduleFaults, World};
+use sim::{Failure, Handle, NetFaults, NodeId, ScheduleFaults, World};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -60,7 +61,7 @@ fn disturb(world: &mut World, rng: &mut Rng, server: NodeId, client: NodeId, rea
         match rng.below(3) {
             0 => world.partition(server, client, rng.below(20 * SECOND_NS)),
             1 => {
-                world.crash(server, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+                world.crash(server, any_crash(rng));
                 world.run_for(rng.below(5 * SECOND_NS))?;
                 serve(world, server, reactors);
             }

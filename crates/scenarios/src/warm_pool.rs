@@ -7,7 +7,7 @@
 use crate::Run;
 use crate::blocks::{Judge, Mix};
 use crate::crashed;
-use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, live};
+use crate::crashes::{Life, Opening, Rig, SECOND_NS, SHORT, Working, any_crash, live};
 use crate::flash_cache::{Meter, Metered, defect, read_all, write_all};
 use crate::ground::Ground;
 use crate::hot_pool::{self, OpenedPool, Plan, add_log};
@@ -228,7 +228,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     }
     let last = stage.clone();
     live(world, node, reactors.get(), "a clone to be read", 120 * SECOND_NS, |reactor| last.share(reactor))?;
-    world.crash(node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+    world.crash(node, any_crash(rng));
     let (most, _) = stage.meter.judge();
     let used = most as f64 / shelf.write_budget as f64;
     world

@@ -3,7 +3,7 @@
 
 use super::Photograph;
 use super::recovery::{Findings, read};
-use crate::crashes::{SECOND_NS, live};
+use crate::crashes::{SECOND_NS, any_crash, live};
 use crate::given_up::GivenUp;
 use crate::ground::Ground;
 use crate::hot_pool::{Plan, add_log};
@@ -11,7 +11,7 @@ use crate::sides::Sides;
 use base::Rng;
 use engine::{Pool, PoolDevices};
 use reactor::Reactor;
-use sim::{Crash, Failure, NodeId, World};
+use sim::{Failure, NodeId, World};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -44,7 +44,7 @@ pub(super) fn judge(plan: Plan, ground: Ground, photograph: &Photograph, with_lo
 
 fn down(world: &mut World, node: NodeId, rng: &mut Rng) {
     if world.is_running(node) {
-        world.crash(node, if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut });
+        world.crash(node, any_crash(rng));
     }
 }
 
@@ -60,7 +60,7 @@ impl Stage {
     fn give_up(self, world: &mut World, rng: &mut Rng) -> Result<bool, Failure> {
         let (mut larger_mib, mut cut_off) = (0, 0);
         loop {
-            let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+            let crash = any_crash(rng);
             let cuts_off = cut_off < CUT_OFF_MAX && rng.one_in(2);
             if cuts_off {
                 world.crash_after_writes(self.node, rng.between(1, 30), crash);

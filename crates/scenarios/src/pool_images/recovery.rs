@@ -1,6 +1,7 @@
 //! Opens an image in a world of its own, reads everything, and does so once more after another crash.
 
 use super::{Photograph, lost_log};
+use crate::crashes::any_crash;
 use crate::ground::Ground;
 use crate::hot_pool::{Plan, view};
 use crate::sides::{self, Found, read_cells_left};
@@ -8,7 +9,7 @@ use base::Rng;
 use bdev::BlockDevice;
 use engine::{ExtentOwner, Pool};
 use reactor::Reactor;
-use sim::{Crash, Failure, Image, Step, World};
+use sim::{Failure, Image, Step, World};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -112,7 +113,7 @@ fn lives(world: &mut World, plan: Plan, ground: Ground, image: &Image, rng: &mut
     };
     let mut first: Option<Findings> = None;
     for life in 0..LIVES_MAX {
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        let crash = any_crash(rng);
         if life + 2 < LIVES_MAX && rng.one_in(3) {
             world.crash_after_writes(node, rng.between(1, 30), crash);
         }

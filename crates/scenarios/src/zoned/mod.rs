@@ -8,7 +8,7 @@ mod oracle;
 
 use crate::Run;
 use crate::blocks::{Crew, is};
-use crate::crashes::{Opening, SECOND_NS, start};
+use crate::crashes::{Opening, SECOND_NS, any_crash, start};
 use crate::lossy::{Loss, Lossy};
 use base::Rng;
 use bdev::{
@@ -138,7 +138,7 @@ struct Scene {
 impl Scene {
     /// One life of the process: what is there is judged, then worked on until the end.
     fn round(&self, world: &mut World, rng: &mut Rng, reactors: usize) -> Result<(), Failure> {
-        let crash = if rng.one_in(2) { Crash::Kill } else { Crash::PowerCut };
+        let crash = any_crash(rng);
         let plan = self.plan;
         let opened = start(world, self.node, reactors, move |reactor| plan.open(reactor, false), 20 * SECOND_NS)?;
         let device = match opened {
