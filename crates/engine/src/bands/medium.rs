@@ -178,7 +178,13 @@ impl BandMedium {
         Ok(match zone.state {
             ZoneState::Empty => BandZone::Written(0),
             state if state.is_active() => {
-                BandZone::Written((zone.write_pointer.saturating_sub(zone.start) >> self.shift) as u32)
+                let written = zone.write_pointer.saturating_sub(zone.start);
+                let blocks = (written >> self.shift) as u32;
+                if u64::from(blocks) << self.shift == written {
+                    BandZone::Written(blocks)
+                } else {
+                    BandZone::Torn(blocks)
+                }
             }
             _ => BandZone::Done,
         })
@@ -190,6 +196,8 @@ impl BandMedium {
 pub(super) enum BandZone {
     /// It goes on behind so many blocks.
     Written(u32),
+    /// Behind so many blocks there is a part of one, so it cannot go on.
+    Torn(u32),
     /// It takes no more, and no place of those that may be open.
     Done,
     /// Nothing.

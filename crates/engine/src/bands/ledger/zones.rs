@@ -17,7 +17,7 @@ impl Ledger {
             return self.note_unfinished(number, !matches!(zone, BandZone::Done | BandZone::Written(0)));
         }
         let is_next = zone == BandZone::Written(band.written);
-        if let BandZone::Written(written) = zone {
+        if let BandZone::Written(written) | BandZone::Torn(written) = zone {
             band.written = band.written.min(written);
             self.valid_blocks -= band.valid.saturating_sub(band.written) as u64;
             band.valid = band.valid.min(band.written);
