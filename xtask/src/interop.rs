@@ -55,8 +55,10 @@ pub fn run(args: &[String]) -> Result<()> {
         }
         run::build_release()?;
         if !is_short {
-            let example = ["--package", "remuda-engine", "--example", "power_loss"];
-            run::checked(run::cargo().args(["build", "--release", "--quiet"]).args(example))?;
+            for (package, example) in [("remuda-engine", "power_loss"), ("remuda-bdev", "conform")] {
+                let example = ["--package", package, "--example", example];
+                run::checked(run::cargo().args(["build", "--release", "--quiet"]).args(example))?;
+            }
         }
     }
     run::checked(suite.args(args))

@@ -46,6 +46,7 @@ errnos! {
     EPIPE = 32, "broken pipe";
     ENOSYS = 38, "not implemented by this kernel";
     ETIME = 62, "timer expired";
+    EOVERFLOW = 75, "value too large, or too many active zones";
     EOPNOTSUPP = 95, "operation not supported";
     EADDRINUSE = 98, "address already in use";
     EADDRNOTAVAIL = 99, "address not available";
@@ -53,6 +54,7 @@ errnos! {
     ECONNABORTED = 103, "connection aborted";
     ECONNRESET = 104, "connection reset by peer";
     ENOTCONN = 107, "not connected";
+    ETOOMANYREFS = 109, "too many references, or too many open zones";
     ETIMEDOUT = 110, "timed out";
     ECONNREFUSED = 111, "connection refused";
     EHOSTUNREACH = 113, "no route to host";

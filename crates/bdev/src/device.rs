@@ -327,6 +327,14 @@ pub trait BlockDevice: Send + Sync {
     fn read_gauge(&self) -> Option<Arc<dyn ReadGauge>> {
         None
     }
+    /// Of a zoned device, the part in front of its zones that is written in place, where it has one.
+    fn conventional(&self) -> Option<Arc<dyn BlockDevice>> {
+        match &self.children()[..] {
+            [child] if self.info().zoned.is_some() => child.conventional(),
+            _ => None,
+        }
+    }
+
     /// Where it notes zones that change by themselves; a device that passes zones on has those of the one below.
     fn zone_changes(&self) -> Option<Arc<ZoneChanges>> {
         match &self.children()[..] {

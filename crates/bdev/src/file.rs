@@ -17,7 +17,9 @@ use crate::io::{Done, Flags, Io, Op, OpSet, Status};
 use crate::range_lock::RangeLock;
 use crate::steps::{self, Medium};
 use base::Errno;
-use reactor::{BUF_BYTES_MAX, Completion, File, FileInfo, FileOptions, IoFuture, Reactor, ReactorHandle, SgList};
+use reactor::{
+    BUF_BYTES_MAX, Completion, File, FileInfo, FileOptions, FileZones, IoFuture, Reactor, ReactorHandle, SgList,
+};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,6 +87,8 @@ impl FileDevice {
             synchronous: false,
             can_discard: false,
             rotates: false,
+            zones: None,
+            write_streams: 0,
         };
         describe(&facts, READS.union(WRITES), block_size, bytes / u64::from(block_size.max(1)))
     }
@@ -133,6 +137,16 @@ impl FileDevice {
         Ok(FileDevice { shared: Arc::new(shared), keeper })
     }
 
+    /// What its zones are like, where it is a block device that has some: then [`ZonedDriveDevice`](crate::ZonedDriveDevice) is over it.
+    pub fn zones(&self) -> Option<FileZones> {
+        self.shared.facts.zones
+    }
+
+    /// Whether it bypasses the page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.shared.facts.direct
+    }
+
     fn resize_now(&self, reactor: &Rc<Reactor>, blocks: u64) -> Result<(), DeviceError> {
         let shared = &self.shared;
         let refuse = |reason: String| Err(DeviceError::Config { device: shared.name.clone(), reason });
@@ -166,11 +180,12 @@ fn describe(facts: &FileInfo, ops: OpSet, block_size: u32, blocks: u64) -> Devic
         volatile_cache: true,
         unmap_reads_zero: !facts.is_block_device,
         loans: true,
+        streams: facts.write_streams.into(),
         ..DeviceInfo::basic(block_size, blocks)
     }
 }
 
-fn open_file(
+pub(crate) fn open_file(
     reactor: &Rc<Reactor>,
     name: &str,
     options: &FileDeviceOptions,
@@ -387,7 +402,13 @@ impl Inner {
             let wanted = reactor::buf::sg_len(&rest);
             let completion = match io.op {
                 Op::Read => self.file.read(at, rest).await,
-                _ => self.file.write(at, rest, io.flags.has(Flags::FUA) && !self.is_cached()).await,
+                _ => {
+                    let durable = io.flags.has(Flags::FUA) && !self.is_cached();
+                    // Streams are advice: one that there is not is none.
+                    let stream = u8::try_from(io.stream).unwrap_or(0);
+                    let stream = if stream <= self.file.info().write_streams { stream } else { 0 };
+                    self.file.write_stream(stream, at, rest, durable).await
+                }
             };
             rest = completion.bufs;
             match completion.result {

@@ -290,6 +290,8 @@ impl Status {
             Errno::EOPNOTSUPP => Status::Unsupported,
             Errno::ECANCELED => Status::Aborted,
             Errno::ENODEV | Errno::ENXIO => Status::Gone,
+            Errno::ETOOMANYREFS if op.modifies() => Status::ZoneTooManyOpen,
+            Errno::EOVERFLOW if op.modifies() => Status::ZoneTooManyActive,
             other => Status::Os(other),
         }
     }

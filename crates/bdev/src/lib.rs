@@ -4,7 +4,8 @@
 //! Leaves: [`MemDevice`], [`NullDevice`], [`FileDevice`]. Filters: [`StripeDevice`], [`MirrorDevice`], [`ParityDevice`],
 //! [`ChecksumDevice`], [`EncryptDevice`], [`LinearDevice`], [`RateLimitDevice`], [`RemoteDevice`], [`StatsDevice`], [`DelayDevice`],
 //! [`FlashCacheDevice`], [`ErrorDevice`], [`ModelSsdDevice`] and [`ModelDiskDevice`], which have the times of a modelled drive and disk, and [`ZonedDevice`], which makes zones of a
-//! device without any; [`ZoneBandsDevice`], which makes rows for shaped pools of one that has them. Every one passes [`conformance`].
+//! device without any, as a block device of the system may have them ([`ZonedDriveDevice`]); [`ZoneBandsDevice`], which makes rows for shaped
+//! pools of one that has them. Every one passes [`conformance`].
 //!
 //! What is not here: a lock held across an await, an allocation per operation in steady state, a panic on bytes that come
 //! from a disk.
@@ -53,7 +54,9 @@ mod stripe;
 mod zone;
 mod zone_bands;
 mod zone_changes;
+mod zone_reads;
 mod zoned;
+mod zoned_drive;
 
 pub use checksum::{ChecksumDevice, ChecksumOptions};
 pub use delay::{Delay, DelayDevice, DelayPolicy, Delays};
@@ -90,3 +93,4 @@ pub use zone::{ZONE_RECORD_BYTES, Zone, ZoneState};
 pub use zone_bands::{ZoneBandsDefect, ZoneBandsDevice, ZoneBandsOptions, ZoneBandsStatus};
 pub use zone_changes::{ChangedZones, ZONE_CHANGES_MAX, ZoneChanges};
 pub use zoned::{ZONE_EXTENSION_BYTES_MAX, ZONES_MAX, ZonedDevice, ZonedOptions};
+pub use zoned_drive::ZonedDriveDevice;

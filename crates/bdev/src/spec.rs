@@ -21,6 +21,7 @@ use crate::remote::RemoteDevice;
 use crate::stripe::StripeDevice;
 use crate::zone_bands::{ZoneBandsDevice, ZoneBandsOptions};
 use crate::zoned::{ZonedDevice, ZonedOptions};
+use crate::zoned_drive::ZonedDriveDevice;
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub enum DeviceSpec {
         /// Fill reads with zeroes.
         zero_reads: bool,
     },
-    /// A regular file or block device.
+    /// A regular file or block device; with zones, where that has some.
     File(FileDeviceOptions),
     /// Chunks over all children in turn.
     Stripe {
@@ -86,7 +87,8 @@ pub enum DeviceSpec {
     },
     /// One child, in zones.
     Zoned(ZonedOptions),
-    /// Rows of the zones of the second child behind the first one, which is written in place.
+    /// Rows of the zones of the second child behind the first one, which is written in place; of the only child, behind its
+    /// conventional zones.
     ZoneBands(ZoneBandsOptions),
     /// A slow child behind a cache on the other one, which may be absent.
     FlashCache(FlashCacheOptions),
@@ -101,6 +103,7 @@ pub enum Built {
     Mem(Arc<MemDevice>),
     Null(Arc<NullDevice>),
     File(Arc<FileDevice>),
+    ZonedDrive(Arc<ZonedDriveDevice>),
     Stripe(Arc<StripeDevice>),
     Mirror(Arc<MirrorDevice>),
     Parity(Arc<ParityDevice>),
@@ -125,6 +128,7 @@ impl Built {
             Built::Mem(device) => device.clone(),
             Built::Null(device) => device.clone(),
             Built::File(device) => device.clone(),
+            Built::ZonedDrive(device) => device.clone(),
             Built::Stripe(device) => device.clone(),
             Built::Mirror(device) => device.clone(),
             Built::Parity(device) => device.clone(),
@@ -212,7 +216,13 @@ async fn open(
         DeviceSpec::Null { block_size, bytes, zero_reads } => {
             Built::Null(Arc::new(NullDevice::new(name, *block_size, blocks_of(*bytes, *block_size), *zero_reads)?))
         }
-        DeviceSpec::File(options) => Built::File(Arc::new(FileDevice::open(reactor, name, options.clone())?)),
+        DeviceSpec::File(options) => {
+            let file = Arc::new(FileDevice::open(reactor, name, options.clone())?);
+            match file.zones() {
+                None => Built::File(file),
+                Some(_) => Built::ZonedDrive(Arc::new(ZonedDriveDevice::open(reactor, name, file, options).await?)),
+            }
+        }
         DeviceSpec::Stripe { chunk_bytes } => {
             let all = all(name, &children)?;
             let chunk = chunk_blocks(*chunk_bytes, present.first().map(|(_, info)| info)).map_err(refused)?;
@@ -240,11 +250,21 @@ async fn open(
             Built::Zoned(Arc::new(ZonedDevice::open(reactor, name, child()?, options).await?))
         }
         DeviceSpec::ZoneBands(options) => {
-            let [head, zoned] = &all(name, &children)?[..] else {
-                let reason = "it stands on two devices: a head that is written in place, and a zoned one".to_string();
-                return Err(DeviceError::Config { device: name.to_string(), reason });
+            let (head, zoned) = match &all(name, &children)?[..] {
+                [head, zoned] => (Some(head.clone()), zoned.clone()),
+                [zoned] => (zoned.conventional(), zoned.clone()),
+                _ => {
+                    return Err(refused("it stands on a head that is written in place and a zoned device".to_string()));
+                }
             };
-            let device = ZoneBandsDevice::open(reactor, name, head.clone(), zoned.clone(), options).await?;
+            let without = || {
+                format!(
+                    "'{}' has no conventional zones; give a device that is written in place as 'head'",
+                    zoned.name()
+                )
+            };
+            let head = head.ok_or_else(without).map_err(refused)?;
+            let device = ZoneBandsDevice::open(reactor, name, head, zoned, options).await?;
             Built::ZoneBands(Arc::new(device))
         }
         DeviceSpec::FlashCache(options) => {

@@ -275,6 +275,10 @@ impl BlockDevice for StatsDevice {
         Some(self.shared.clone())
     }
 
+    fn conventional(&self) -> Option<Arc<dyn BlockDevice>> {
+        self.child.conventional()
+    }
+
     fn zone_changes(&self) -> Option<Arc<ZoneChanges>> {
         self.child.zone_changes()
     }

@@ -13,7 +13,7 @@
 //! those of the NVMe Zoned Namespace Command Set 1.1, section 2.1.1.3. Open and closed zones are *active*. An empty zone whose
 //! descriptor gets an extension is closed, with nothing written; a reset takes the extension away.
 
-use crate::io::Status;
+use crate::io::{Op, Status};
 use crate::steps;
 use reactor::Buf;
 
@@ -65,6 +65,33 @@ impl ZoneState {
     /// Takes one of the places for active zones.
     pub const fn is_active(self) -> bool {
         self.is_open() || matches!(self, ZoneState::Closed)
+    }
+
+    /// Whether a management operation has something to do for a zone in this state; refused where there is no such change.
+    pub(crate) fn changes_by(self, op: Op) -> Result<bool, Status> {
+        let (target, is_first) = match op {
+            Op::ZoneReset => (ZoneState::Empty, false),
+            Op::ZoneClose => (ZoneState::Closed, false),
+            Op::ZoneFinish => (ZoneState::Full, self == ZoneState::Empty),
+            Op::ZoneOffline => (ZoneState::Offline, false),
+            _ => (ZoneState::ExplicitlyOpen, matches!(self, ZoneState::Empty | ZoneState::ImplicitlyOpen)),
+        };
+        match self == target {
+            true => Ok(false),
+            false if is_first || self.is_concerned_by(op) => Ok(true),
+            false => Err(Status::ZoneInvalidTransition),
+        }
+    }
+
+    /// Whether a management operation on all zones is about zones in this state.
+    pub(crate) fn is_concerned_by(self, op: Op) -> bool {
+        match op {
+            Op::ZoneOpen => self == ZoneState::Closed,
+            Op::ZoneClose => self.is_open(),
+            Op::ZoneFinish => self.is_active(),
+            Op::ZoneReset => self.is_active() || self == ZoneState::Full,
+            _ => self == ZoneState::ReadOnly,
+        }
     }
 
     /// The name used in views and configuration.

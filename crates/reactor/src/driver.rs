@@ -5,6 +5,7 @@
 //! driver does calls back into the reactor: completions and readiness are collected by [`Driver::poll`].
 
 use crate::buf::{Buf, SgList};
+use crate::zones::{FileZones, ZoneAction};
 use base::Errno;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -60,6 +61,10 @@ pub struct FileInfo {
     pub can_discard: bool,
     /// A disk that turns: how long an operation takes depends on where the one before it was.
     pub rotates: bool,
+    /// A block device that is written zone by zone.
+    pub zones: Option<FileZones>,
+    /// Write streams of the device, 0 where it has none: what is written with different ones is kept apart (FDP placement handles).
+    pub write_streams: u8,
 }
 
 /// An operation on an open file.
@@ -80,6 +85,8 @@ pub enum FileOp {
         bufs: SgList,
         /// Forced unit access.
         durable: bool,
+        /// The write stream, up to [`FileInfo::write_streams`]; 0 is none.
+        stream: u8,
     },
     /// Make everything acknowledged before durable (fdatasync).
     Flush,
@@ -95,6 +102,22 @@ pub enum FileOp {
         /// First byte.
         offset: u64,
         /// Length in bytes.
+        bytes: u64,
+    },
+    /// Describe zones of a zoned block device: a [`FileZone`](crate::FileZone) record each, as many as the buffer holds.
+    ReportZones {
+        /// First byte of the first zone.
+        offset: u64,
+        /// Where the records go.
+        bufs: SgList,
+    },
+    /// Change the state of zones of a zoned block device. `ETOOMANYREFS`: too many would be open; `EOVERFLOW`: too many active.
+    ManageZones {
+        /// The change.
+        action: ZoneAction,
+        /// First byte of the first zone.
+        offset: u64,
+        /// Bytes of all of them.
         bytes: u64,
     },
 }

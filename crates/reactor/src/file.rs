@@ -4,6 +4,7 @@ use crate::buf::SgList;
 use crate::driver::{FileId, FileInfo, FileOp, FileOptions};
 use crate::ops::{Completion, OpFuture};
 use crate::reactor::Reactor;
+use crate::zones::ZoneAction;
 use base::Errno;
 use std::rc::Rc;
 
@@ -47,7 +48,12 @@ impl File {
 
     /// Writes `bufs` at a byte offset; `durable` forces the data to media before completion.
     pub fn write(&self, offset: u64, bufs: SgList, durable: bool) -> OpFuture {
-        self.submit(FileOp::Write { offset, bufs, durable })
+        self.write_stream(0, offset, bufs, durable)
+    }
+
+    /// The same with a write stream of the device, up to [`FileInfo::write_streams`].
+    pub fn write_stream(&self, stream: u8, offset: u64, bufs: SgList, durable: bool) -> OpFuture {
+        self.submit(FileOp::Write { offset, bufs, durable, stream })
     }
 
     /// Reads at once where nothing has to be waited for ([`FileInfo::synchronous`]); otherwise gives the buffers back. As for a
@@ -60,7 +66,7 @@ impl File {
     /// Writes at once, as [`read_now`](Self::read_now) reads.
     #[inline]
     pub fn write_now(&self, offset: u64, bufs: SgList) -> Result<Completion, SgList> {
-        self.now(FileOp::Write { offset, bufs, durable: false })
+        self.now(FileOp::Write { offset, bufs, durable: false, stream: 0 })
     }
 
     #[inline]
@@ -85,6 +91,16 @@ impl File {
     /// Zeroes a byte range.
     pub fn write_zeroes(&self, offset: u64, bytes: u64) -> OpFuture {
         self.submit(FileOp::WriteZeroes { offset, bytes })
+    }
+
+    /// Describes zones from the one at a byte offset on, a [`FileZone`](crate::FileZone) record each: as many as `bufs` holds.
+    pub fn report_zones(&self, offset: u64, bufs: SgList) -> OpFuture {
+        self.submit(FileOp::ReportZones { offset, bufs })
+    }
+
+    /// Changes the state of the zones in a byte range.
+    pub fn manage_zones(&self, action: ZoneAction, offset: u64, bytes: u64) -> OpFuture {
+        self.submit(FileOp::ManageZones { action, offset, bytes })
     }
 }
 

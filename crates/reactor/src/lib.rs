@@ -35,6 +35,7 @@ pub mod sync;
 mod table;
 mod task;
 mod timer;
+mod zones;
 
 pub use base::Errno;
 pub use buf::{Buf, Region, SgList};
@@ -51,3 +52,4 @@ pub use signal::Signal;
 pub use stats::{ReactorCounters, ReactorStats};
 pub use table::Table;
 pub use timer::{TimerKey, TimerWheel};
+pub use zones::{FILE_ZONE_BYTES, FileZone, FileZoneCondition, FileZones, ZoneAction};

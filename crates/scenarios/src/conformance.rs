@@ -2,6 +2,8 @@
 //!
 //! The hardware here never fails; it takes every liberty that a correct one may: any order, any delay, short transfers,
 //! reactors that pause.
+//!
+//! `zoned-drive-conformance`: the suite for zoned devices, on a drive that has zones.
 
 use crate::Run;
 use crate::blocks::{Crew, check_pool};
@@ -9,11 +11,11 @@ use crate::crashes::SECOND_NS;
 use base::Rng;
 use bdev::conformance::{self, Options};
 use bdev::{
-    BlockDevice, ChecksumDevice, ChecksumOptions, Delay, DelayDevice, Delays, DeviceError, EncryptDevice,
+    BlockDevice, ChecksumDevice, ChecksumOptions, Delay, DelayDevice, Delays, DeviceError, DeviceSpec, EncryptDevice,
     EncryptOptions, ErrorDevice, Extent, FileDevice, FileDeviceOptions, Limits, LinearDevice, MemDevice, MirrorDevice,
     MirrorOptions, RateLimitDevice, RemoteDevice, StripeDevice, UserKey,
 };
-use reactor::Reactor;
+use reactor::{FileZones, Reactor};
 use sim::{DiskFaults, DiskOptions, Failure, NodeId, ScheduleFaults, World};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,6 +25,17 @@ use std::sync::Arc;
 const DEPTH_MAX: u64 = 3;
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    run_on(run, |builder| {
+        let depth = builder.rng.below(DEPTH_MAX + 1);
+        builder.stack(depth)
+    })
+}
+
+pub(crate) fn run_zones(run: &mut Run) -> Result<(), Failure> {
+    run_on(run, |builder| builder.drive())
+}
+
+fn run_on(run: &mut Run, make: impl FnOnce(&mut Builder<'_>) -> Made) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let node = world.add_node();
     world.set_schedule(ScheduleFaults::swarm(rng));
@@ -30,8 +43,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     world.boot(node, 2, World::reactor_config());
     let block_size = if rng.one_in(3) { 512 } else { 4096 };
     let mut builder = Builder { world, rng, node, block_size, made: 0 };
-    let depth = builder.rng.below(DEPTH_MAX + 1);
-    let device = builder.stack(depth).map_err(|error| Failure::new(error.to_string()))?;
+    let device = make(&mut builder).map_err(|error| Failure::new(error.to_string()))?;
     let name = describe(&*device);
     builder.world.handle().note(name.clone());
     let options = Options { random_ops: 60, ..Options::new(builder.rng.next_u64()) };
@@ -134,6 +146,33 @@ impl Builder<'_> {
             ..FileDeviceOptions::new(&name)
         };
         Ok(Arc::new(FileDevice::open(&self.reactor(), &name, options)?))
+    }
+
+    /// A drive with zones.
+    fn drive(&mut self) -> Made {
+        let (name, block) = (self.name("drive"), u64::from(self.block_size));
+        let zone_blocks = 8 << self.rng.below(4);
+        let (active_max, conventional) = (self.rng.below(5) as u32, self.rng.below(3));
+        let zones = FileZones {
+            bytes: zone_blocks * block,
+            capacity_bytes: self.rng.between(zone_blocks / 2, zone_blocks) * block,
+            write_bytes: self.block_size,
+            conventional,
+            open_max: self.rng.below(u64::from(active_max) + 1) as u32,
+            active_max,
+        };
+        let bytes = (conventional + self.rng.between(2, 8)) * zones.bytes;
+        let (unit, block_device, zones) = (self.block_size, true, Some(zones));
+        let disk = DiskOptions { bytes, unit, block_device, zones, ..DiskOptions::default() };
+        let short_transfer = if self.rng.one_in(2) { self.rng.between(2, 30) } else { 0 };
+        self.world.add_disk(self.node, &name, disk, DiskFaults { short_transfer, ..DiskFaults::default() });
+        let options = FileDeviceOptions { block_size: self.block_size, ..FileDeviceOptions::new(&name) };
+        let (reactor, opened) = (self.reactor(), name.clone());
+        // A filter that passes everything on is over it: zones are seen through one.
+        self.open(&name, async move {
+            let built = bdev::build(&reactor, &opened, &DeviceSpec::File(options), vec![]).await?;
+            ErrorDevice::new("passes", built.device(), &[], 1)
+        })
     }
 
     fn stripe(&mut self, depth: u64) -> Made {

@@ -40,7 +40,9 @@ impl Ground {
         };
         for (path, bytes) in disks {
             let volatile_cache = is_volatile();
-            let options = DiskOptions { bytes, unit: plan.block_size, volatile_cache, ..DiskOptions::default() };
+            let zones = if let Ground::Zones(drive) = self { drive.zones_of(&path, plan.block_size) } else { None };
+            let (unit, block_device) = (plan.block_size, zones.is_some());
+            let options = DiskOptions { bytes, unit, volatile_cache, zones, block_device, ..DiskOptions::default() };
             world.add_disk(node, &path, options, DiskFaults::default());
         }
     }

@@ -90,6 +90,11 @@ const SCENARIOS: &[Scenario] = &[
         run: conformance::run,
     },
     Scenario {
+        name: "zoned-drive-conformance",
+        about: "the conformance suite for zoned devices, on a drive that has zones and takes its time",
+        run: conformance::run_zones,
+    },
+    Scenario {
         name: "mirror-crash",
         about: "a mirror over failing files under kills and power cuts; acknowledged data is on every leg that counts, \
                 no block reads as two things",
@@ -105,6 +110,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "zones over a failing file that are written, appended to, reset and finished under kills and power cuts; what \
                 was flushed is before the pointers, nothing old is behind them, and every write is there whole or not at all",
         run: zoned::run,
+    },
+    Scenario {
+        name: "zoned-drive",
+        about: "the same on a drive that has the zones itself; a write that failed or was cut may be there in part, and what comes \
+                next is right behind it",
+        run: zoned::run_drive,
     },
     Scenario {
         name: "flash-cache",
@@ -237,6 +248,11 @@ const SCENARIOS: &[Scenario] = &[
         about: "a shaped pool over zones, some of which become read-only or go offline, within their limits, under kills, power cuts \
                 and failing disks; every write is where its zone goes on, and every acknowledged one is durable",
         run: zoned_pool::run,
+    },
+    Scenario {
+        name: "zoned-drive-pool",
+        about: "the same over a drive that has the zones itself",
+        run: zoned_pool::run_drive,
     },
     Scenario {
         name: "log-refusals",

@@ -11,12 +11,13 @@ use crate::ground::Ground;
 use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of};
 use crate::sides::{self, Side, Sides};
 use base::Rng;
+
 use bdev::{
-    BlockDevice, Delay, DelayDevice, Delays, ZoneBandsDefect, ZoneBandsDevice, ZoneBandsOptions, ZoneState,
-    ZonedDevice, ZonedOptions,
+    BlockDevice, Delay, DelayDevice, Delays, DeviceSpec, FileDeviceOptions, ZoneBandsDefect, ZoneBandsDevice,
+    ZoneBandsOptions, ZoneState, ZonedDevice, ZonedOptions,
 };
 use engine::PoolDevices;
-use reactor::Reactor;
+use reactor::{FileZones, Reactor};
 use sim::{DiskFaults, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -45,6 +46,8 @@ pub(crate) struct Drive {
     seed: u64,
     /// Blocks of its head.
     head_blocks: u64,
+    /// The zones are those of the drive itself, and not of a device over one that has none.
+    is_zoned: bool,
     defect: Option<ZoneBandsDefect>,
 }
 
@@ -54,8 +57,38 @@ impl Drive {
         Drive { head_blocks: 4 * FRONT_BLOCKS, ..self }
     }
 
+    /// The same with zones of its own.
+    fn with_zones(self) -> Drive {
+        Drive { is_zoned: true, ..self }
+    }
+
+    /// Zones of the drive without a pointer: where it has some, they are the head.
+    fn conventional(&self) -> u64 {
+        let has_some = self.is_zoned && self.seed.is_multiple_of(2);
+        if has_some { (self.head_blocks * 4096 + 8192).div_ceil(self.zone_bytes()) } else { 0 }
+    }
+
+    fn zone_bytes(&self) -> u64 {
+        self.capacity.next_power_of_two() * 4096
+    }
+
+    /// The zones of the disk at a path, where it has some itself, which is written in units of so many bytes.
+    pub(crate) fn zones_of(&self, path: &str, write_bytes: u32) -> Option<FileZones> {
+        let (bytes, capacity_bytes) = (self.zone_bytes(), self.capacity * 4096);
+        let (open_max, active_max) = (self.open_max, self.active_max);
+        let conventional = self.conventional();
+        let zones = FileZones { bytes, capacity_bytes, write_bytes, conventional, open_max, active_max };
+        (self.is_zoned && path == ZONES).then_some(zones)
+    }
+
     /// Of both disks, the path and the bytes.
     pub(crate) fn disks(&self) -> Vec<(String, u64)> {
+        if self.conventional() > 0 {
+            return vec![(ZONES.into(), (self.conventional() + self.zones) * self.zone_bytes())];
+        }
+        if self.is_zoned {
+            return vec![(HEAD.into(), self.head_blocks * 4096 + 8192), (ZONES.into(), self.zones * self.zone_bytes())];
+        }
         // Behind the labels and the table of zones, which begins its data on a megabyte.
         let zones_bytes = (self.zones * (self.capacity * 4096 + 2 * 8) + (2 << 20)).next_multiple_of(4096);
         vec![(HEAD.into(), self.head_blocks * 4096 + 8192), (ZONES.into(), zones_bytes)]
@@ -66,10 +99,17 @@ impl Drive {
         plan: &Plan,
         reactor: &Rc<Reactor>,
         create: bool,
-    ) -> Result<(Arc<ZonedDevice>, Arc<ZoneBandsDevice>), String> {
+    ) -> Result<(Option<Arc<ZonedDevice>>, Arc<ZoneBandsDevice>), String> {
+        if self.is_zoned {
+            let options = FileDeviceOptions { block_size: plan.block_size, ..FileDeviceOptions::new(ZONES) };
+            let built = bdev::build(reactor, "zones", &DeviceSpec::File(options), vec![]).await;
+            let zones = built.map_err(|error| error.to_string())?.device();
+            let head = zones.conventional();
+            return Ok((None, self.bands(plan, reactor, zones, head, create).await?));
+        }
         let options = ZonedOptions {
             create,
-            zone_bytes: self.capacity.next_power_of_two() * 4096,
+            zone_bytes: self.zone_bytes(),
             capacity_bytes: self.capacity * 4096,
             open_zones_max: self.open_max,
             active_zones_max: self.active_max,
@@ -77,10 +117,21 @@ impl Drive {
         };
         let zoned = ZonedDevice::open(reactor, "zones", plan.file(reactor, ZONES)?, &options).await;
         let zoned = Arc::new(zoned.map_err(|error| error.to_string())?);
+        Ok((Some(zoned.clone()), self.bands(plan, reactor, zoned, None, create).await?))
+    }
+
+    async fn bands(
+        &self,
+        plan: &Plan,
+        reactor: &Rc<Reactor>,
+        zoned: Arc<dyn BlockDevice>,
+        head: Option<Arc<dyn BlockDevice>>,
+        create: bool,
+    ) -> Result<Arc<ZoneBandsDevice>, String> {
         let options = ZoneBandsOptions { create, force: false, defect: self.defect };
-        let head = plan.file(reactor, HEAD)?;
-        let bands = ZoneBandsDevice::open(reactor, "bands", head, zoned.clone(), &options).await;
-        Ok((zoned, Arc::new(bands.map_err(|error| error.to_string())?)))
+        let head = head.map_or_else(|| plan.file(reactor, HEAD), Ok)?;
+        let bands = ZoneBandsDevice::open(reactor, "bands", head, zoned, &options).await;
+        Ok(Arc::new(bands.map_err(|error| error.to_string())?))
     }
 
     /// The device, on which operations are held up.
@@ -115,7 +166,7 @@ impl Scene {
         self.look();
         let log = self.plan.log_device(reactor)?;
         let (zoned, bands) = self.drive.open(&self.plan, reactor, create).await?;
-        self.zoned.replace(Some(zoned));
+        self.zoned.replace(zoned);
         self.bands.replace(Some(bands.clone()));
         Ok(PoolDevices { log, capacity: self.drive.behind(bands) })
     }
@@ -146,22 +197,28 @@ impl Scene {
 
     /// Takes away a zone: one that is empty altogether, or the writing of one that is not.
     async fn lose_one(&self, reactor: &Rc<Reactor>) {
-        let Some(zoned) = self.zoned.borrow().clone() else { return };
-        if self.to_lose.get() == 0 {
+        let zoned = self.zoned.borrow().clone();
+        if self.to_lose.get() == 0 || zoned.is_none() != self.drive.is_zoned || !self.sim.alive(self.node) {
             return;
         }
-        let zones = zoned.zones();
+        let empty: Vec<bool> = match &zoned {
+            Some(zoned) => zoned.zones().iter().map(|zone| zone.state == ZoneState::Empty).collect(),
+            None => self.sim.empty_zones(self.node, ZONES),
+        };
         let (zone, state) = {
             let rng = &mut *self.rng.borrow_mut();
             // Not the one of the label.
-            let zone = rng.between(1, zones.len() as u64 - 1);
-            let is_empty = zones[zone as usize].state == ZoneState::Empty;
+            let zone = rng.between(1, empty.len() as u64 - 1);
+            let is_empty = empty[zone as usize];
             (zone, if is_empty && rng.one_in(2) { ZoneState::Offline } else { ZoneState::ReadOnly })
         };
         self.to_lose.set(self.to_lose.get() - 1);
         self.sim.note(format!("zone {zone} becomes {}", state.name()));
-        // The disk may refuse to note it.
-        let _ = zoned.retire(reactor, zone, state, Duration::from_secs(1)).await;
+        match zoned {
+            // The disk may refuse to note it.
+            Some(zoned) => drop(zoned.retire(reactor, zone, state, Duration::from_secs(1)).await),
+            None => self.sim.retire_zone(self.node, ZONES, zone, state == ZoneState::Offline),
+        }
     }
 }
 
@@ -182,12 +239,23 @@ pub(crate) fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Drive) {
     let jitter_ns = if rng.one_in(2) || ahead { rng.between(1_000, 300_000) } else { 0 };
     let defect = ahead.then_some(ZoneBandsDefect::WriteAhead);
     let (seed, head_blocks, capacity) = (rng.next_u64(), FRONT_BLOCKS / 4, band_blocks as u64);
-    (plan, Drive { capacity, zones, active_max, open_max, jitter_ns, seed, head_blocks, defect })
+    let is_zoned = false;
+    (plan, Drive { capacity, zones, active_max, open_max, jitter_ns, seed, head_blocks, is_zoned, defect })
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    let (plan, drive) = pick(&mut run.rng, run.world.handle().mutation());
+    run_on(run, plan, drive)
+}
+
+/// The same on a drive that has the zones itself.
+pub(crate) fn run_drive(run: &mut Run) -> Result<(), Failure> {
+    let (plan, drive) = pick(&mut run.rng, run.world.handle().mutation());
+    run_on(run, plan, drive.with_zones())
+}
+
+fn run_on(run: &mut Run, plan: Plan, drive: Drive) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
-    let (plan, drive) = pick(rng, world.handle().mutation());
     world.handle().note(format!("{drive:?} {plan:?}"));
     let mut mix = Mix {
         block_bytes: 1 << plan.block_shift,
@@ -213,7 +281,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     if rng.one_in(3) && !is(&world.handle(), Mutation::FlushDoesNothing) {
         // A write or a flush that fails costs nothing that was written before.
         (mix.reads_may_fail, mix.errors_allowed) = (false, true);
-        let path = if rng.one_in(3) { HEAD } else { ZONES };
+        let path = if rng.one_in(3) && drive.conventional() == 0 { HEAD } else { ZONES };
         let faults = DiskFaults { read_error: 0, latent_error: 0, ..DiskFaults::swarm_loud(rng) };
         world.set_disk_faults(node, path, faults);
     }

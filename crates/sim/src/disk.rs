@@ -8,8 +8,11 @@
 //! on chance come from the caller.
 
 use crate::pages::{Pages, hash_bytes, mix};
+use crate::zones::Zones;
 use base::Rng;
+use reactor::FileZones;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Versions of a unit kept before the oldest is written back.
@@ -34,6 +37,10 @@ pub struct DiskOptions {
     pub rotates: bool,
     /// Bytes that may be allocated; writes to holes beyond that fail with ENOSPC.
     pub space_bytes: Option<u64>,
+    /// A block device that is written zone by zone, and is as long as whole zones.
+    pub zones: Option<FileZones>,
+    /// Write streams that it has; it forgets which of them a block was written with.
+    pub write_streams: u8,
 }
 
 impl Default for DiskOptions {
@@ -47,6 +54,8 @@ impl Default for DiskOptions {
             synchronous: false,
             rotates: false,
             space_bytes: None,
+            zones: None,
+            write_streams: 0,
         }
     }
 }
@@ -96,6 +105,7 @@ pub struct Disk {
     unreadable: BTreeSet<u64>,
     allocated: BTreeSet<u64>,
     sequence: u64,
+    pub(crate) zones: Option<Zones>,
     pub(crate) read_only: bool,
     pub(crate) locked_by: Option<u64>,
     /// Writes applied so far, the count that crash points refer to.
@@ -109,6 +119,7 @@ impl Disk {
         assert!(options.unit == 512 || options.unit == 4096, "the atomic unit is 512 or 4096 bytes");
         let bytes = options.bytes as usize;
         Disk {
+            zones: options.zones.map(|like| Zones::new(like, options.bytes)),
             options,
             view: Pages::new(bytes),
             media: Pages::new(bytes),
@@ -135,7 +146,7 @@ impl Disk {
             let data = versions.iter().map(|version| &version.data);
             hash = data.fold(mix(hash, *unit), |hash, data| hash_bytes(hash, data));
         }
-        hash
+        self.zones.iter().flat_map(Zones::hash_words).fold(hash, mix)
     }
 
     pub(crate) fn sequence(&self) -> u64 {
@@ -150,13 +161,13 @@ impl Disk {
         self.media.resize(bytes as usize);
     }
 
-    fn unit_range(&self, index: u64) -> std::ops::Range<usize> {
+    fn unit_range(&self, index: u64) -> Range<usize> {
         let unit = self.options.unit as usize;
         let start = index as usize * unit;
         start..(start + unit).min(self.view.len())
     }
 
-    fn units(&self, offset: u64, bytes: u64) -> std::ops::Range<u64> {
+    fn units(&self, offset: u64, bytes: u64) -> Range<u64> {
         let unit = self.options.unit as u64;
         if bytes == 0 { 0..0 } else { offset / unit..(offset + bytes).div_ceil(unit) }
     }
@@ -210,6 +221,15 @@ impl Disk {
         }
         self.view.write(offset as usize, data);
         self.touch(offset, data.len() as u64, durable, true);
+        self.moved_pointer(offset, data.len() as u64, durable || !self.options.volatile_cache);
+    }
+
+    /// A write that the disk takes and forgets.
+    pub(crate) fn lose(&mut self, offset: u64, bytes: u64) {
+        if self.zones.is_some() {
+            self.sequence += 1;
+            self.moved_pointer(offset, bytes, false);
+        }
     }
 
     /// Zeroes a range.
@@ -253,8 +273,28 @@ impl Disk {
         }
     }
 
+    /// Makes the newest version of every unit of a range durable.
+    pub(crate) fn flush_range(&mut self, range: Range<u64>) {
+        let units = self.units(range.start, range.end - range.start);
+        while let Some((index, versions)) = self.pending.range(units.clone()).next() {
+            let (index, newest) = (*index, versions.last().expect("units without versions are removed"));
+            self.media.write(index as usize * self.options.unit as usize, &newest.data);
+            self.pending.remove(&index);
+        }
+    }
+
+    /// Makes a range zero, durably, as if it had never been written.
+    pub(crate) fn forget_range(&mut self, range: Range<u64>) {
+        let units = self.units(range.start, range.end - range.start);
+        self.pending.retain(|unit, _| !units.contains(unit));
+        self.unreadable.retain(|unit| !units.contains(unit));
+        self.view.zero(range.start as usize..range.end as usize);
+        self.media.zero(range.start as usize..range.end as usize);
+    }
+
     /// Makes every version up to `sequence` durable.
     pub(crate) fn flush(&mut self, sequence: u64) {
+        self.keep_zones(sequence, || true);
         let (media, unit) = (&mut self.media, self.options.unit as usize);
         self.pending.retain(|index, versions| {
             let covered = versions.partition_point(|version| version.sequence <= sequence);
@@ -284,6 +324,10 @@ impl Disk {
 
     /// A failed flush: each unit covered by `sequence` may have become durable, or may never be although it reads well.
     pub(crate) fn flush_failed(&mut self, sequence: u64, rng: &mut Rng) {
+        if self.zones.is_some() {
+            // A zone is kept, or still to be kept: what lies behind a hole would not be in a zone.
+            return self.keep_zones(sequence, || rng.one_in(2));
+        }
         let (media, unit) = (&mut self.media, self.options.unit as usize);
         self.pending.retain(|index, versions| {
             let start = *index as usize * unit;
@@ -307,8 +351,12 @@ impl Disk {
         let unit = self.options.unit as usize;
         let oldest = self.pending.values().flatten().map(|version| version.sequence).min().unwrap_or(0);
         let cut = oldest + rng.below(self.sequence.saturating_sub(oldest) + 2);
+        let zones = self.cut_zones(loss, cut, rng);
         for (index, versions) in std::mem::take(&mut self.pending) {
+            let at = index * unit as u64;
+            let survives = |zones: &Vec<Range<u64>>| zones.iter().any(|zone| zone.contains(&at));
             let survivor = match loss {
+                _ if self.has_pointer(at) => versions.last().filter(|_| zones.as_ref().is_some_and(survives)),
                 CacheLoss::All => None,
                 CacheLoss::Nothing => versions.last(),
                 CacheLoss::Suffix => versions.iter().rev().find(|version| version.sequence < cut),

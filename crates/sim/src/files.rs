@@ -6,7 +6,7 @@ use crate::faults::{DiskFaults, Mutation};
 use crate::state::{Action, Crash, OpenFile, State};
 use base::{Errno, Rng, crc32c};
 use reactor::driver::{FileId, FileOp, Token};
-use reactor::{Buf, Event, FileInfo, FileOptions, SgList};
+use reactor::{Buf, Event, FileInfo, FileOptions, SgList, ZoneAction};
 use std::collections::BTreeSet;
 
 /// What memory holds where a read has not put data yet.
@@ -36,7 +36,7 @@ fn checksum(bufs: &[Buf]) -> u32 {
 
 fn bufs_of(op: &mut FileOp) -> Option<&mut SgList> {
     match op {
-        FileOp::Read { bufs, .. } | FileOp::Write { bufs, .. } => Some(bufs),
+        FileOp::Read { bufs, .. } | FileOp::Write { bufs, .. } | FileOp::ReportZones { bufs, .. } => Some(bufs),
         _ => None,
     }
 }
@@ -47,7 +47,10 @@ fn extent(op: &FileOp) -> (u64, u64) {
         FileOp::Read { offset, bufs } | FileOp::Write { offset, bufs, .. } => {
             (*offset, reactor::buf::sg_len(bufs) as u64)
         }
-        FileOp::Discard { offset, bytes } | FileOp::WriteZeroes { offset, bytes } => (*offset, *bytes),
+        FileOp::Discard { offset, bytes }
+        | FileOp::WriteZeroes { offset, bytes }
+        | FileOp::ManageZones { offset, bytes, .. } => (*offset, *bytes),
+        FileOp::ReportZones { offset, .. } => (*offset, 0),
         FileOp::Flush => (0, 0),
     }
 }
@@ -61,6 +64,13 @@ fn template(op: &FileOp) -> &'static str {
         FileOp::Flush => "op {} on disk {} flushes",
         FileOp::Discard { .. } => "op {} on disk {} discards {} bytes at {}",
         FileOp::WriteZeroes { .. } => "op {} on disk {} zeroes {} bytes at {}",
+        FileOp::ReportZones { .. } => "op {} on disk {} reports zones, {} bytes, from {} on",
+        FileOp::ManageZones { action, .. } => match action {
+            ZoneAction::Reset => "op {} on disk {} resets the zones of {} bytes at {}",
+            ZoneAction::Open => "op {} on disk {} opens the zones of {} bytes at {}",
+            ZoneAction::Close => "op {} on disk {} closes the zones of {} bytes at {}",
+            ZoneAction::Finish => "op {} on disk {} finishes the zones of {} bytes at {}",
+        },
     }
 }
 
@@ -190,7 +200,7 @@ impl State {
         let open = self.open_file(driver, file)?;
         let disk = &self.disks[open.disk].0;
         let (offset, bytes) = extent(op);
-        let writes = !matches!(op, FileOp::Read { .. } | FileOp::Flush);
+        let writes = !matches!(op, FileOp::Read { .. } | FileOp::Flush | FileOp::ReportZones { .. });
         let info = file_info(disk, open);
         let align = info.align as u64;
         if writes && !open.write {
@@ -205,6 +215,9 @@ impl State {
                 return Err(Errno::EINVAL);
             }
         }
+        if matches!(op, FileOp::Write { stream, .. } if *stream > info.write_streams) {
+            return Err(Errno::EINVAL);
+        }
         if matches!(op, FileOp::Discard { .. }) && !info.can_discard {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -216,7 +229,7 @@ impl State {
 
     /// Notes the memory of an operation and checks that nothing else under way may touch it.
     fn claim_memory(&mut self, op: &mut FileOp) -> Vec<(usize, usize, bool)> {
-        let reads = matches!(op, FileOp::Read { .. });
+        let reads = !matches!(op, FileOp::Write { .. });
         let Some(bufs) = bufs_of(op) else { return Vec::new() };
         if reads {
             bufs.iter_mut().for_each(|buf| buf.as_mut_slice().fill(POISON));
@@ -301,6 +314,17 @@ impl State {
                 op.outcome = self.apply_zero(op.disk, offset, bytes, discard);
                 op.outcome.is_ok()
             }
+            FileOp::ReportZones { offset, bufs } => {
+                op.finished = true;
+                op.outcome = self.apply_report(op.disk, *offset, bufs);
+                false
+            }
+            FileOp::ManageZones { action, offset, bytes } => {
+                let (action, offset, bytes) = (*action, *offset, *bytes);
+                op.finished = true;
+                op.outcome = self.apply_manage(op.disk, action, offset, bytes);
+                true
+            }
         }
     }
 
@@ -329,7 +353,7 @@ impl State {
             self.event("op {} finds a flipped bit", [id, 0, 0, 0]);
             self.disks[disk].0.rot(offset, bytes, &mut self.rng);
         }
-        if self.disks[disk].0.is_damaged(offset, bytes) {
+        if self.disks[disk].0.is_damaged(offset, bytes) || self.disks[disk].0.is_offline(offset, bytes) {
             return Err(Errno::EIO);
         }
         let unit = self.disks[disk].0.options.unit as u64;
@@ -352,8 +376,33 @@ impl State {
         Ok(bytes as usize)
     }
 
+    fn apply_report(&mut self, disk: usize, offset: u64, bufs: &mut SgList) -> Result<usize, Errno> {
+        if self.fault(disk, offset, 1, |f| f.read_error) {
+            return Err(Errno::EIO);
+        }
+        let records = self.disks[disk].0.report_zones(offset, reactor::buf::sg_len(bufs))?;
+        let mut rest = &records[..];
+        for buf in bufs.iter_mut() {
+            let (now, later) = rest.split_at(rest.len().min(buf.len()));
+            buf.as_mut_slice()[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        Ok(records.len())
+    }
+
+    /// A change that fails has happened or not.
+    fn apply_manage(&mut self, disk: usize, action: ZoneAction, offset: u64, bytes: u64) -> Result<usize, Errno> {
+        let fails = self.fault(disk, offset, bytes, |f| f.write_error);
+        if fails && self.rng.one_in(2) {
+            return Err(Errno::EIO);
+        }
+        self.disks[disk].0.manage_zones(action, offset, bytes)?;
+        self.event("disk {} has changed the zones of {} bytes at {}", [disk as u64, bytes, offset, 0]);
+        if fails { Err(Errno::EIO) } else { Ok(0) }
+    }
+
     fn apply_write(&mut self, id: u64, op: &mut InFlight, whole: bool) -> bool {
-        let FileOp::Write { offset, bufs, durable } = &op.op else { unreachable!("called for writes") };
+        let FileOp::Write { offset, bufs, durable, .. } = &op.op else { unreachable!("called for writes") };
         let (mut offset, disk) = (*offset, op.disk);
         let durable = *durable && !self.mutated(Mutation::FuaIgnored);
         if let Some(sum) = op.checksum
@@ -365,6 +414,13 @@ impl State {
         bufs.iter().for_each(|buf| data.extend_from_slice(buf.as_slice()));
         let bytes = data.len() as u64;
         let unit = self.disks[disk].0.options.unit as usize;
+        if op.applied == 0
+            && let Err(errno) = self.disks[disk].0.check_zone(offset, bytes)
+        {
+            self.event("op {} is not a write that its zone takes", [id, 0, 0, 0]);
+            (op.finished, op.outcome) = (true, Err(errno));
+            return false;
+        }
         if op.applied == 0 && !whole {
             if self.disks[disk].0.lacks_space(offset, bytes) {
                 self.event("op {} finds no space", [id, 0, 0, 0]);
@@ -377,6 +433,7 @@ impl State {
             }
             if self.damage(disk, offset, bytes, |f| f.lost_write) {
                 self.event("op {} is a lost write", [id, 0, 0, 0]);
+                self.disks[disk].0.lose(offset, bytes);
                 (op.finished, op.outcome) = (true, Ok(data.len()));
                 return false;
             }
@@ -435,15 +492,27 @@ impl State {
             return None;
         }
         let (state, faults) = &self.disks[disk];
+        if state.zones.is_some() {
+            // Where it would land nothing is expected, and its zone would not go on.
+            return None;
+        }
         let unit = state.options.unit as u64;
         let places = state.bytes().checked_sub(bytes)? / unit + 1;
         let elsewhere = self.rng.below(places) * unit;
         faults.damages(elsewhere, bytes).then_some(elsewhere)
     }
 
-    /// A failed write: each unit is written or not.
+    /// A failed write: each unit is written or not; of a zone its first ones, up to some.
     fn write_some_units(&mut self, disk: usize, offset: u64, data: &[u8]) {
-        for unit in units_of(offset, data.len(), self.disks[disk].0.options.unit as usize) {
+        let unit = self.disks[disk].0.options.unit as usize;
+        if self.disks[disk].0.has_pointer(offset) {
+            let part = self.rng.below((data.len() / unit) as u64 + 1) as usize * unit;
+            if part > 0 {
+                self.disks[disk].0.write(offset, &data[..part], false);
+            }
+            return;
+        }
+        for unit in units_of(offset, data.len(), unit) {
             if self.rng.one_in(2) {
                 self.disks[disk].0.write(offset + unit.start as u64, &data[unit], false);
             }
@@ -529,14 +598,19 @@ impl State {
             match &op.op {
                 _ if share == 0 => {}
                 FileOp::Read { .. } => {}
-                FileOp::Write { offset, bufs, durable } => {
+                FileOp::Write { offset, bufs, durable, .. } => {
                     let data: Vec<u8> = bufs.iter().flat_map(|buf| buf.as_slice()).copied().collect();
                     let durable = *durable && !self.mutated(Mutation::FuaIgnored);
                     let units = units_of(*offset, data.len(), copy.options.unit as usize);
                     let last = op.applied + rng.below((data.len() - op.applied) as u64) as usize;
+                    if op.applied == 0 && copy.check_zone(*offset, data.len() as u64).is_err() {
+                        continue;
+                    }
+                    let in_order = copy.has_pointer(*offset);
                     for unit in units.filter(|unit| unit.start >= op.applied) {
                         // In full, up to some unit, or any of its units.
-                        let written = share == 3 || if share == 2 { unit.end <= last } else { rng.one_in(2) };
+                        let up_to = share == 2 || in_order;
+                        let written = share == 3 || if up_to { unit.end <= last } else { rng.one_in(2) };
                         if written {
                             copy.write(offset + unit.start as u64, &data[unit], durable);
                         }
@@ -546,6 +620,11 @@ impl State {
                 FileOp::Flush => copy.flush(op.sequence),
                 FileOp::Discard { offset, bytes } => copy.zero(*offset, *bytes, true),
                 FileOp::WriteZeroes { offset, bytes } => copy.zero(*offset, *bytes, false),
+                FileOp::ReportZones { .. } => {}
+                FileOp::ManageZones { action, offset, bytes } => {
+                    // It was refused, then.
+                    let _ = copy.manage_zones(*action, *offset, *bytes);
+                }
             }
         }
     }
@@ -577,5 +656,7 @@ fn file_info(disk: &Disk, file: &OpenFile) -> FileInfo {
         synchronous: disk.options.synchronous,
         can_discard: disk.options.can_discard,
         rotates: disk.options.rotates,
+        zones: disk.options.zones,
+        write_streams: disk.options.write_streams,
     }
 }

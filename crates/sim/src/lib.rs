@@ -19,6 +19,7 @@ mod pmem;
 mod state;
 mod trace;
 mod world;
+mod zones;
 
 pub use clock_driver::ClockDriver;
 pub use disk::{CacheLoss, Disk, DiskOptions};

@@ -74,6 +74,20 @@ impl Handle {
         self.0.borrow().drivers.iter().any(|driver| driver.node == node && driver.alive)
     }
 
+    /// Of each zone with a pointer of the drive at `path`, whether it is empty.
+    pub fn empty_zones(&self, node: NodeId, path: &str) -> Vec<bool> {
+        let state = self.0.borrow();
+        state.disks[state.nodes[node.0].disks[path]].0.empty_zones()
+    }
+
+    /// The drive at `path` cannot write a zone any more, of those with a pointer, or not even read it.
+    pub fn retire_zone(&self, node: NodeId, path: &str, zone: u64, offline: bool) {
+        let mut state = self.0.borrow_mut();
+        let disk = state.nodes[node.0].disks[path];
+        state.event("zone {} of disk {} is retired", [zone, disk as u64, 0, 0]);
+        state.disks[disk].0.retire_zone(zone, offline);
+    }
+
     /// Bytes that the node's process, if it runs, has written to a disk: those that have reached it, by writes that did not fail.
     pub fn written(&self, node: NodeId, path: &str) -> u64 {
         let state = self.0.borrow();

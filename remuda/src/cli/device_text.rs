@@ -32,6 +32,12 @@ pub fn show_device(device: DeviceView) -> String {
         text += &format!("\nregions     {all}, {dirty} dirty, {left} to be copied\n\n");
         text += &parts_table("LEG", mirror.legs);
     }
+    if let Some(zoned) = device.zoned {
+        let (each, capacity) = (ByteSize(zoned.zone_bytes), ByteSize(zoned.capacity_bytes));
+        let most = |max: u32, what: &str| if max == 0 { String::new() } else { format!(", {max} {what} at most") };
+        let (open, active) = (most(zoned.open_max, "open"), most(zoned.active_max, "active"));
+        text += &format!("\nzones       {} of {each}, {capacity} of each to be written{open}{active}\n", zoned.zones);
+    }
     if let Some(zones) = device.zones {
         let (each, head) = (ByteSize(zones.zone_bytes), ByteSize(zones.head_bytes));
         let open_max = if zones.open_max == 0 { String::new() } else { format!(" of {} at most", zones.open_max) };

@@ -13,7 +13,11 @@ const BLOCK_SIZE: Form = Form::Size;
 pub const KINDS: &[(&str, &str, &[Key])] = &[
     ("mem", "Memory: fast, and empty after a restart.", MEM),
     ("null", "Accepts writes and forgets them; reads return zeroes. No pool can stand on it.", NULL),
-    ("file", "A regular file or a block device.", FILE),
+    (
+        "file",
+        "A regular file or a block device. One with zones is a zoned device: see [devices.md](devices.md#drives-with-zones).",
+        FILE,
+    ),
     ("stripe", "Spreads blocks over several devices.", STRIPE),
     ("mirror", "Keeps the same blocks on several devices.", MIRROR),
     (
@@ -76,7 +80,12 @@ const FILE: &[Key] = &[
         "the file's size",
         "Creates a missing file of this size, once; a larger size grows one that the node has had before.",
     ),
-    key("block_size", BLOCK_SIZE, "4096", "Bytes per block: 512 or 4096."),
+    key(
+        "block_size",
+        BLOCK_SIZE,
+        "4096",
+        "Bytes per block: 512 or 4096. Of a drive with zones, what it writes at once.",
+    ),
     key("direct", Form::Flag, "true", "Bypass the page cache where the file system allows it."),
 ];
 const STRIPE: &[Key] = &[
@@ -167,8 +176,8 @@ const ZONE_BANDS: &[Key] = &[
     key(
         "head",
         Form::Text,
-        "required",
-        "The device that is written in place, best of 16 MiB and 1/384 of the zones' size, or more.",
+        "the zones' drive",
+        "The device that is written in place, best of 16 MiB and 1/384 of the zones' size, or more. Left out, it is the drive's conventional zones.",
     ),
     key("zones", Form::Text, "required", "The zoned device. All of its zones are used."),
 ];
@@ -312,7 +321,7 @@ pub enum DeviceParams {
         extension: u32,
     },
     ZoneBands {
-        /// The head, and the zoned device.
+        /// The head, where it is another device, and the zoned device.
         devices: Vec<String>,
     },
     FlashCache {
@@ -612,12 +621,12 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
             }
         }
         "zone-bands" => {
-            let (head, zones) = (section.need_text("head"), section.need_text("zones"));
-            let (head, zones) = (head?, zones?);
-            if head.value == zones.value {
-                section.wrong(zones.span.clone(), "zones", "it is the head as well; name another one", None);
+            let (head, zones) = (section.text("head"), section.need_text("zones")?);
+            if head.as_ref().is_some_and(|head| head.value == zones.value) {
+                let message = "it is the head as well; name another one, or leave out the head to use the drive's conventional zones";
+                section.wrong(zones.span.clone(), "zones", message, None);
             }
-            children = vec![head, zones];
+            children = head.into_iter().chain([zones]).collect();
             DeviceParams::ZoneBands { devices: names(&children) }
         }
         "flash-cache" => {

@@ -148,10 +148,19 @@ fn disk(view: &View, check: String, path: &str, block_size: u32, is_running: boo
         let found = format!("{path} has sectors of {sector} bytes, and block_size is {block_size}");
         return Finding::problem(check, found, format!("block_size = {sector}"));
     }
+    let zoned = view.read(&format!("{queue}/zoned")).is_some_and(|model| model == "host-managed");
+    let unit = number("zone_write_granularity").filter(|unit| zoned && *unit != u64::from(block_size));
+    if let Some(unit) = unit {
+        let found = format!("{path} is written zone by zone, in units of {unit} bytes, and block_size is {block_size}");
+        return Finding::problem(check, found, format!("block_size = {unit}"));
+    }
+    let streams = number("max_write_streams").filter(|streams| *streams > 0);
+    let streams = streams.map_or(String::new(), |streams| format!(", {streams} write streams"));
+    let zones = if zoned { ", written zone by zone" } else { "" };
     let kind = if number("rotational") == Some(1) { "a spinning disk" } else { "a solid-state drive" };
     let cache = view.read(&format!("{queue}/write_cache")).unwrap_or_default();
     let cache = if cache == "write back" { "with a volatile write cache" } else { "without a volatile write cache" };
-    Finding::ok(check, format!("{path}: {kind} {cache}"))
+    Finding::ok(check, format!("{path}: {kind} {cache}{zones}{streams}"))
 }
 
 /// `allocated` is what the file has of its space already.

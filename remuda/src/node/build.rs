@@ -6,7 +6,7 @@ use super::reactors::on_reactor_async;
 use super::redundant::parity_view;
 use super::refusal::{Refusal, RefusalKind};
 use super::remote::RemoteRecord;
-use super::view::{DeviceView, FlashCacheView, LegView, MirrorView};
+use super::view::{DeviceView, FlashCacheView, LegView, MirrorView, ZonedView};
 use crate::config::host_key::{read_dhchap_key, read_tls_key};
 use crate::config::{DeviceDef, DeviceParams, check_file, spec_of};
 use base::{ByteSize, Errno};
@@ -172,7 +172,7 @@ pub async fn open_device(
     let built: Built = built.await?.map_err(|error| refused(object(name), error))?;
     let (device, handle) = (built.device(), Handle::Local(built.clone()));
     Ok(match built {
-        Built::File(_) => counted(device, handle),
+        Built::File(_) | Built::ZonedDrive(_) => counted(device, handle),
         _ => Opened { device, stats: None, handle },
     })
 }
@@ -561,6 +561,13 @@ pub fn fill_view(view: &mut DeviceView, opened: &Opened, legs: &[String]) {
         (view.open, view.state) = (false, "erased".to_string());
     }
     let info = opened.device.info();
+    view.zoned = info.zoned.map(|zoned| ZonedView {
+        zones: info.blocks / zoned.zone_blocks,
+        zone_bytes: zoned.zone_blocks * u64::from(info.block_size),
+        capacity_bytes: zoned.zone_capacity_blocks * u64::from(info.block_size),
+        open_max: zoned.open_zones_max,
+        active_max: zoned.active_zones_max,
+    });
     view.size = info.bytes();
     view.block_size = info.block_size;
 }

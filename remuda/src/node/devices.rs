@@ -233,6 +233,7 @@ impl Node {
             origin: slot.origin,
             differs_from_file: slot.origin == Origin::Config && !self.is_as_configured(&slot.def),
             mirror: None,
+            zoned: None,
             parity: None,
             zones: None,
             flash_cache: None,

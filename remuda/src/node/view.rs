@@ -45,6 +45,9 @@ pub struct DeviceView {
     /// How a parity device is doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parity: Option<ParityView>,
+    /// The zones that it is written in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zoned: Option<ZonedView>,
     /// How the zones of a zone-bands device are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zones: Option<ZonesView>,
@@ -98,6 +101,21 @@ pub struct ParityView {
     pub head_uncompared_bytes: u64,
     /// Bytes of data in a row.
     pub row_bytes: u64,
+}
+
+/// The zones of a device that is written zone by zone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ZonedView {
+    /// How many.
+    pub zones: u64,
+    /// Bytes from one to the next.
+    pub zone_bytes: u64,
+    /// Bytes of each that can be written.
+    pub capacity_bytes: u64,
+    /// Most that may be open; 0 is no limit.
+    pub open_max: u32,
+    /// Most that may be active; 0 is no limit.
+    pub active_max: u32,
 }
 
 /// The zones of a zone-bands device in use, without the one that has its label.

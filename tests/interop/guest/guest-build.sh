@@ -18,7 +18,7 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 SERIES=${1:?usage: guest-build.sh 6.12|6.1|PACKAGE}
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/remuda-guest
 MODS=${MODS-crc32c_intel crc32c_generic virtio_pci virtio_net virtio_blk ext4 nvme-tcp}
-XMODS=${XMODS-xfs nvmet nvmet-tcp brd loop dm-log-writes zonefs gcm ghash-generic tls nfit nd_pmem device_dax dax_pmem virtio_pmem}
+XMODS=${XMODS-xfs nvmet nvmet-tcp brd loop dm-log-writes zonefs gcm ghash-generic tls nfit nd_pmem device_dax dax_pmem virtio_pmem nvme sd_mod scsi_debug}
 BINS=${BINS-/usr/bin/dd /usr/sbin/blkdiscard /usr/sbin/nvme /usr/sbin/mkfs.ext4 /usr/sbin/e2fsck /usr/sbin/resize2fs /usr/sbin/mkfs.xfs /usr/sbin/xfs_repair /usr/bin/fio}
 
 newest() { # the newest package whose name matches the pattern

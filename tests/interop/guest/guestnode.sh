@@ -41,6 +41,15 @@ node_start() { # with /tmp/node.toml
     wait_until 60 node_ready || { cat /tmp/node.log; return 1; }
 }
 node_kill() { kill -KILL $NODE; wait $NODE; }
+# (a guest that has NVMe drives of its own: the volume is the disk that came)
+node_connect_beside() { # its volume becomes $VOLUME
+    nvme_disks >/tmp/disks-before
+    TRADDR=127.0.0.1 TRSVCID=4420 NQN=nqn.2026-11.io.remuda:guest
+    connect --ctrl-loss-tmo=300 --reconnect-delay=1 --keep-alive-tmo=30 && wait_until 20 volume_came
+}
+nvme_disks() { ls /sys/block | grep '^nvme[0-9]*n[0-9]*$'; }
+volume_came() { VOLUME=/dev/$(nvme_disks | grep -vxFf /tmp/disks-before | head -n 1); test -b "$VOLUME"; }
+node_stop() { kill -TERM $NODE; wait $NODE; }
 node_connect() { # its volume becomes /dev/nvme0n1
     TRADDR=127.0.0.1 TRSVCID=4420 NQN=nqn.2026-11.io.remuda:guest
     connect --ctrl-loss-tmo=300 --reconnect-delay=1 --keep-alive-tmo=30 && wait_until 20 test -b /dev/nvme0n1

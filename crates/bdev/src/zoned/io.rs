@@ -1,13 +1,13 @@
 //! Reads and writes of zones, and the channel that takes them.
 
-use super::Inner;
 use super::states::Begin;
+use super::{Inner, Shared};
 use crate::device::Channel;
 use crate::io::{Done, Flags, Io, Lba, Op, Status};
 use crate::split;
 use crate::steps::{self, Medium};
 use crate::zone::Zone;
-use reactor::buf::{sg_append, sg_split_off};
+use crate::zone_reads::Written;
 use reactor::{IoFuture, Reactor};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -153,40 +153,16 @@ impl Inner {
     }
 
     /// Reads across zones and pointers; what is not written is zero.
-    async fn read(&self, mut io: Io) -> Done {
-        if let Err(status) = steps::provide(&self.reactor, &mut io, self.shared.info.block_size).await {
-            return io.done(status);
-        }
-        let mut rest = std::mem::take(&mut io.bufs);
-        let (mut lba, mut status) = (io.lba.0, Status::Ok);
-        while lba < io.end() && status.is_ok() {
-            let (zone, at) = self.split(lba);
-            let written = match self.with(|states| states.readable(zone)) {
-                Ok(written) => written,
-                Err(error) => {
-                    status = error;
-                    break;
-                }
-            };
-            let is_written = at < written;
-            let end = if is_written { written } else { self.shared.geometry.zone_blocks };
-            let most = if is_written { u64::from(self.shared.base.max_io_blocks) } else { u64::MAX };
-            let count = (end - at).min(io.end() - lba).min(most);
-            let tail = sg_split_off(&mut rest, count as usize * self.shared.info.block_size as usize);
-            let mut bufs = std::mem::replace(&mut rest, tail);
-            if is_written {
-                let place = Lba(self.shared.geometry.place(zone, at));
-                let read = Io { tag: io.tag, ..Io::read(place, count as u32, bufs) };
-                let done = self.child().submit(read).await;
-                (status, bufs) = (done.status, done.io.bufs);
-            } else {
-                bufs.iter_mut().for_each(|buf| buf.as_mut_slice().fill(0));
-            }
-            sg_append(&mut io.bufs, bufs);
-            lba += count;
-        }
-        sg_append(&mut io.bufs, rest);
-        io.done(status)
+    async fn read(&self, io: Io) -> Done {
+        let Shared { geometry, base, info, .. } = &*self.shared;
+        let zones = Written {
+            zone_blocks: geometry.zone_blocks,
+            block_size: info.block_size,
+            max_io_blocks: base.max_io_blocks,
+            readable: |zone| self.with(|states| states.readable(zone)),
+            place: |zone, at| geometry.place(zone, at),
+        };
+        zones.read(&self.reactor, self.child(), io).await
     }
 
     // --- writes -----------------------------------------------------------------------------------------------------

@@ -256,7 +256,7 @@ impl States {
 
     /// Zones that an operation on all zones is about.
     pub(super) fn concerned(&self, op: Op) -> Vec<usize> {
-        (0..self.cells.len()).filter(|zone| ends(op, self.cells[*zone].state)).collect()
+        (0..self.cells.len()).filter(|zone| self.cells[*zone].state.is_concerned_by(op)).collect()
     }
 
     /// Whether so many closed zones can be opened.
@@ -271,23 +271,9 @@ impl States {
     /// Whether there is something to do for an operation on this zone.
     pub(super) fn allows(&self, op: Op, zone: usize) -> Result<bool, Status> {
         let Cell { state, done, stored, .. } = &self.cells[zone];
-        let state = *state;
-        let is_there = match op {
-            Op::ZoneReset => state == ZoneState::Empty,
-            Op::ZoneClose => state == ZoneState::Closed,
-            // Written to its end, it may not be full on the medium yet.
-            Op::ZoneFinish => state == ZoneState::Full && stored.written == *done,
-            Op::ZoneOffline => state == ZoneState::Offline,
-            _ => state == ZoneState::ExplicitlyOpen,
-        };
-        let is_first = state == ZoneState::Empty && matches!(op, Op::ZoneOpen | Op::ZoneFinish);
-        let is_unstored = state == ZoneState::Full && op == Op::ZoneFinish;
-        let is_implicit = state == ZoneState::ImplicitlyOpen && op == Op::ZoneOpen;
-        match is_there {
-            true => Ok(false),
-            false if ends(op, state) || is_first || is_implicit || is_unstored => Ok(true),
-            false => Err(Status::ZoneInvalidTransition),
-        }
+        // Written to its end, it may not be full on the medium yet.
+        let is_unstored = op == Op::ZoneFinish && *state == ZoneState::Full && stored.written != *done;
+        if is_unstored { Ok(true) } else { state.changes_by(op) }
     }
 
     /// Opens a zone, if the limits allow it; the zone that was implicitly opened first is closed when that makes room.
@@ -447,17 +433,6 @@ impl Cell {
             _ => Condition::Normal,
         };
         self.pending.unwrap_or(Entry { written: self.durable, condition, extended: self.extended })
-    }
-}
-
-/// Whether an operation on all zones is about zones in this state.
-fn ends(op: Op, state: ZoneState) -> bool {
-    match op {
-        Op::ZoneOpen => state == ZoneState::Closed,
-        Op::ZoneClose => state.is_open(),
-        Op::ZoneFinish => state.is_active(),
-        Op::ZoneReset => state.is_active() || state == ZoneState::Full,
-        _ => state == ZoneState::ReadOnly,
     }
 }
 

@@ -1,14 +1,16 @@
 //! Regular files and block devices: through io_uring, or by plain system calls where the kernel would only punt.
 
 use super::ring::{Ring, UserData, completion_result};
-use super::{check, last_errno};
-use crate::buf::SgList;
+use super::zones::{Ask, ZoneThread};
+use super::{EventFd, check, last_errno, zones};
+use crate::buf::{SgList, sg_len};
 use crate::driver::{Event, FileId, FileInfo, FileOp, FileOptions, Token};
 use base::Errno;
 use io_uring::{opcode, types};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
@@ -27,7 +29,6 @@ struct InFlight {
     fd: Option<Rc<OwnedFd>>,
 }
 
-#[derive(Default)]
 pub(super) struct Files {
     open: Vec<Option<OpenFile>>,
     /// Boxed so that the iovecs keep their address while the table grows.
@@ -36,9 +37,17 @@ pub(super) struct Files {
     flight_free: Vec<u32>,
     flying: usize,
     finished: Vec<Event>,
+    wake: Arc<EventFd>,
+    /// From the first operation on zones on.
+    zones: Option<ZoneThread>,
 }
 
 impl Files {
+    pub(super) fn new(wake: Arc<EventFd>) -> Files {
+        let (open, flight, flight_free, finished) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Files { open, flight, flight_free, flying: 0, finished, wake, zones: None }
+    }
+
     pub(super) fn open(&mut self, path: &str, options: &FileOptions) -> Result<(FileId, FileInfo), Errno> {
         let (fd, direct) = open_descriptor(path, options)?;
         if options.lock {
@@ -106,7 +115,9 @@ impl Files {
                 return self.finished.push(Event::File { token, result: Err(errno), bufs });
             }
         };
-        if synchronous {
+        if let FileOp::ReportZones { .. } | FileOp::ManageZones { .. } = op {
+            self.ask(fd, op, token);
+        } else if synchronous {
             let (result, bufs) = perform(fd.as_raw_fd(), op);
             self.finished.push(Event::File { token, result, bufs });
         } else {
@@ -125,8 +136,8 @@ impl Files {
         }
     }
 
-    fn start(&mut self, ring: &mut Ring, fd: Rc<OwnedFd>, op: FileOp, token: Token) {
-        let raw = types::Fd(fd.as_raw_fd());
+    /// A place for an operation that begins.
+    fn begin(&mut self, fd: Rc<OwnedFd>, token: Token) -> u32 {
         let index = self.flight_free.pop().unwrap_or_else(|| {
             let empty = InFlight { token, bufs: SgList::new(), iovecs: Vec::with_capacity(4), fd: None };
             self.flight.push(Box::new(empty));
@@ -136,6 +147,58 @@ impl Files {
         let slot = &mut self.flight[index as usize];
         slot.token = token;
         slot.fd = Some(fd);
+        index
+    }
+
+    /// Hands an operation on zones to the thread that waits for it.
+    fn ask(&mut self, fd: Rc<OwnedFd>, op: FileOp, token: Token) {
+        if self.zones.is_none() {
+            match ZoneThread::start(self.wake.clone()) {
+                Ok(thread) => self.zones = Some(thread),
+                Err(errno) => {
+                    let bufs = take_bufs(op);
+                    return self.finished.push(Event::File { token, result: Err(errno), bufs });
+                }
+            }
+        }
+        let raw = fd.as_raw_fd();
+        let index = self.begin(fd, token);
+        let ask = match op {
+            FileOp::ManageZones { action, offset, bytes } => Ask::Manage { action, offset, bytes },
+            FileOp::ReportZones { offset, bufs } => {
+                let bytes = sg_len(&bufs);
+                self.flight[index as usize].bufs = bufs;
+                Ask::Report { offset, bytes }
+            }
+            _ => unreachable!("the others are the ring's"),
+        };
+        self.zones.as_ref().expect("started above").ask(index.into(), raw, ask);
+    }
+
+    /// Ends operations on zones that have been answered.
+    pub(super) fn take_answers(&mut self, events: &mut Vec<Event>) {
+        let answers = self.zones.as_ref().map(ZoneThread::take).unwrap_or_default();
+        for (index, answer) in answers {
+            let Event::File { token, mut bufs, .. } = self.completed(index, 0) else {
+                unreachable!("an operation ends as one")
+            };
+            let result = answer.map(|records| {
+                let mut rest = &records[..];
+                for buf in &mut bufs {
+                    let (now, later) = rest.split_at(rest.len().min(buf.len()));
+                    buf.as_mut_slice()[..now.len()].copy_from_slice(now);
+                    rest = later;
+                }
+                records.len()
+            });
+            events.push(Event::File { token, result, bufs });
+        }
+    }
+
+    fn start(&mut self, ring: &mut Ring, fd: Rc<OwnedFd>, op: FileOp, token: Token) {
+        let raw = types::Fd(fd.as_raw_fd());
+        let index = self.begin(fd, token);
+        let slot = &mut self.flight[index as usize];
         let entry = match op {
             FileOp::Read { offset, bufs } => {
                 slot.hold(bufs);
@@ -148,16 +211,19 @@ impl Files {
                     }
                 }
             }
-            FileOp::Write { offset, bufs, durable } => {
+            FileOp::Write { offset, bufs, durable, stream } => {
                 slot.hold(bufs);
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 match slot.fixed(ring) {
-                    Some((start, len, buffer)) => {
-                        opcode::WriteFixed::new(raw, start, len, buffer).offset(offset).rw_flags(flags).build()
-                    }
+                    Some((start, len, buffer)) => opcode::WriteFixed::new(raw, start, len, buffer)
+                        .offset(offset)
+                        .rw_flags(flags)
+                        .write_stream(stream)
+                        .build(),
                     None => opcode::Writev::new(raw, slot.iovecs.as_ptr(), slot.iovecs.len() as u32)
                         .offset(offset)
                         .rw_flags(flags)
+                        .write_stream(stream)
                         .build(),
                 }
             }
@@ -165,6 +231,7 @@ impl Files {
             FileOp::Discard { offset, bytes } | FileOp::WriteZeroes { offset, bytes } => {
                 opcode::Fallocate::new(raw, bytes).offset(offset).mode(PUNCH).build()
             }
+            FileOp::ReportZones { .. } | FileOp::ManageZones { .. } => unreachable!("asked of the zones' thread"),
         };
         // SAFETY: buffers, iovecs and descriptor are held by the boxed slot until `completed`.
         unsafe { ring.push(entry.user_data(UserData::new(UserData::KIND_FILE, index as u64).raw())) };
@@ -203,7 +270,7 @@ fn iovec_of(buf: &crate::buf::Buf) -> libc::iovec {
 
 fn take_bufs(op: FileOp) -> SgList {
     match op {
-        FileOp::Read { bufs, .. } | FileOp::Write { bufs, .. } => bufs,
+        FileOp::Read { bufs, .. } | FileOp::Write { bufs, .. } | FileOp::ReportZones { bufs, .. } => bufs,
         _ => SgList::new(),
     }
 }
@@ -219,7 +286,7 @@ fn perform(fd: RawFd, op: FileOp) -> (Result<usize, Errno>, SgList) {
             let result = unsafe { libc::syscall(libc::SYS_pread64, fd, start, len, offset) };
             (check(result).map(|bytes| bytes as usize), bufs)
         }
-        FileOp::Write { offset, bufs, durable: false } if bufs.len() == 1 => {
+        FileOp::Write { offset, bufs, durable: false, .. } if bufs.len() == 1 => {
             let (start, len) = (bufs[0].as_ptr(), bufs[0].len());
             // SAFETY: the buffer is live and `len` bytes long.
             let result = unsafe { libc::syscall(libc::SYS_pwrite64, fd, start, len, offset) };
@@ -231,7 +298,7 @@ fn perform(fd: RawFd, op: FileOp) -> (Result<usize, Errno>, SgList) {
             let result = unsafe { libc::preadv(fd, iovecs.as_ptr(), iovecs.len() as i32, offset as i64) };
             (check(result as i64).map(|bytes| bytes as usize), bufs)
         }
-        FileOp::Write { offset, bufs, durable } => {
+        FileOp::Write { offset, bufs, durable, .. } => {
             let iovecs: smallvec::SmallVec<[libc::iovec; 8]> = bufs.iter().map(iovec_of).collect();
             let flags = if durable { libc::RWF_DSYNC } else { 0 };
             // SAFETY: the buffers are live; the iovecs are local.
@@ -245,6 +312,7 @@ fn perform(fd: RawFd, op: FileOp) -> (Result<usize, Errno>, SgList) {
             let result = unsafe { libc::fallocate(fd, PUNCH, offset as i64, bytes as i64) };
             (check(result.into()).map(|_| 0), SgList::new())
         }
+        FileOp::ReportZones { .. } | FileOp::ManageZones { .. } => unreachable!("asked of the zones' thread"),
     }
 }
 
@@ -318,6 +386,8 @@ fn describe_regular(fd: RawFd, status: &libc::stat, direct: bool) -> Result<File
         synchronous: in_memory,
         can_discard: true,
         rotates: false,
+        zones: None,
+        write_streams: 0,
     })
 }
 
@@ -334,6 +404,7 @@ fn describe_block_device(fd: RawFd, status: &libc::stat, direct: bool) -> Result
     let target = std::fs::read_link(&sysfs).unwrap_or_default();
     let is_zram = target.file_name().is_some_and(|name| name.to_string_lossy().starts_with("zram"));
     let discard = std::fs::read_to_string(format!("{sysfs}/queue/discard_max_bytes")).unwrap_or_default();
+    let streams = std::fs::read_to_string(format!("{sysfs}/queue/max_write_streams")).unwrap_or_default();
     // A partition has the queue of its disk.
     let rotational = [format!("{sysfs}/queue/rotational"), format!("{sysfs}/../queue/rotational")];
     let rotational = rotational.iter().find_map(|path| std::fs::read_to_string(path).ok());
@@ -346,6 +417,9 @@ fn describe_block_device(fd: RawFd, status: &libc::stat, direct: bool) -> Result
         synchronous: is_zram,
         can_discard: discard.trim().parse::<u64>().unwrap_or(0) > 0,
         rotates: rotational.is_some_and(|flag| flag.trim() == "1"),
+        // Kernel 6.16 and later have them, for direct writes alone.
+        write_streams: if direct { streams.trim().parse::<u64>().unwrap_or(0).min(255) as u8 } else { 0 },
+        zones: zones::describe(fd, &format!("{sysfs}/queue"), sector as u32)?,
     })
 }
 

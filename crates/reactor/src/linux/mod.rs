@@ -10,6 +10,7 @@ mod pmem;
 mod ring;
 mod runtime;
 mod sockets;
+mod zones;
 
 pub use pmem::keeps_stores;
 pub use runtime::{Runtime, RuntimeConfig, RuntimeError};
@@ -80,7 +81,7 @@ impl LinuxDriver {
         check(unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) } as i64)?;
         Ok(LinuxDriver {
             ring: RefCell::new(ring),
-            files: RefCell::default(),
+            files: RefCell::new(Files::new(wake.clone())),
             sockets: RefCell::default(),
             pmem: RefCell::default(),
             wake,
@@ -110,6 +111,7 @@ impl LinuxDriver {
         if rearm_wake {
             ring.poll_multishot(self.wake.0.as_raw_fd(), UserData::WAKE);
         }
+        self.files.borrow_mut().take_answers(events);
     }
 }
 

@@ -3,6 +3,9 @@
 //!
 //! After each crash: what was flushed or forced is before the pointer; what is before the pointer is whole writes of the
 //! zone's present life, in order; what is behind it is zero; what was reset or finished is.
+//!
+//! `zoned-drive`: the same on a drive that has the zones itself. There a write that failed or was cut may be there in part, in
+//! front of what is written next.
 
 mod oracle;
 
@@ -11,12 +14,13 @@ use crate::blocks::{Crew, is};
 use crate::crashes::{Opening, SECOND_NS, any_crash, start};
 use crate::lossy::{Loss, Lossy};
 use base::Rng;
+
 use bdev::{
-    BlockDevice, Channel, FileDevice, FileDeviceOptions, Flags, Io, Lba, Op, Status, ZONE_RECORD_BYTES, Zone,
-    ZoneState, ZonedDevice, ZonedOptions,
+    BlockDevice, Channel, DeviceSpec, FileDevice, FileDeviceOptions, Flags, Io, Lba, Op, Status, ZONE_RECORD_BYTES,
+    Zone, ZoneState, ZonedDevice, ZonedOptions,
 };
 use oracle::{Cell, ZoneOracle};
-use reactor::{Reactor, SgList};
+use reactor::{FileZones, Reactor, SgList};
 use sim::oracle::fill_cell;
 use sim::{Crash, DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::{Cell as Slot, RefCell};
@@ -35,9 +39,19 @@ struct Plan {
     zones: u64,
     limits: (u32, u32),
     forgets: bool,
+    /// The disk has the zones itself.
+    is_drive: bool,
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    run_on(run, false)
+}
+
+pub(crate) fn run_drive(run: &mut Run) -> Result<(), Failure> {
+    run_on(run, true)
+}
+
+fn run_on(run: &mut Run, is_drive: bool) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let unit = if rng.one_in(2) { 512 } else { 4096 };
     let zone_blocks = 8 << rng.below(3);
@@ -53,12 +67,14 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         zones,
         limits: (if rng.one_in(2) { rng.between(1, u64::from(active).max(1)) as u32 } else { 0 }, active),
         forgets: is(&world.handle(), Mutation::ForgetPointers),
+        is_drive,
     };
     let node = world.add_node();
     let options = DiskOptions {
-        bytes: METADATA_BYTES + data_bytes,
-        unit,
-        block_device: rng.one_in(3),
+        bytes: if is_drive { zones * zone_blocks * block_bytes } else { METADATA_BYTES + data_bytes },
+        unit: if is_drive { block_bytes as u32 } else { unit },
+        block_device: rng.one_in(3) || is_drive,
+        zones: is_drive.then(|| plan.zones_of_drive()),
         volatile_cache: !rng.one_in(4),
         ..DiskOptions::default()
     };
@@ -67,7 +83,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         plan,
         sim: world.handle(),
         node,
-        zones: Rc::new(RefCell::new(vec![ZoneOracle::default(); zones as usize])),
+        zones: Rc::new(RefCell::new(vec![ZoneOracle::new(is_drive); zones as usize])),
         next_stamp: Rc::new(Slot::new(1)),
         lenient: Rc::default(),
     };
@@ -79,7 +95,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     world.crash(node, Crash::Kill);
     if rng.one_in(2) {
         // With both copies of a page unreadable for good, its zones are lost, rightly.
-        world.set_disk_faults(node, PATH, DiskFaults { damage_from: METADATA_BYTES, ..DiskFaults::swarm_loud(rng) });
+        let damage_from = if is_drive { 0 } else { METADATA_BYTES };
+        world.set_disk_faults(node, PATH, DiskFaults { damage_from, ..DiskFaults::swarm_loud(rng) });
         scene.lenient.set(true);
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
@@ -92,10 +109,25 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
 }
 
 impl Plan {
+    fn zones_of_drive(&self) -> FileZones {
+        FileZones {
+            bytes: self.zone_blocks * self.block_bytes,
+            capacity_bytes: self.capacity * self.block_bytes,
+            write_bytes: self.block_bytes as u32,
+            conventional: 0,
+            open_max: self.limits.0,
+            active_max: self.limits.1,
+        }
+    }
+
     fn open(self, reactor: Rc<Reactor>, create: bool) -> Opening {
         Box::pin(async move {
             let block_size = self.block_bytes as u32;
             let options = FileDeviceOptions { block_size, ..FileDeviceOptions::new(PATH) };
+            if self.is_drive {
+                let built = bdev::build(&reactor, "drive", &DeviceSpec::File(options), vec![]).await;
+                return built.map(|built| built.device()).map_err(|error| error.to_string());
+            }
             let file = FileDevice::open(&reactor, "file", options).map_err(|error| error.to_string())?;
             let mut child: Arc<dyn BlockDevice> = Arc::new(file);
             if self.forgets && !create {
@@ -283,7 +315,9 @@ impl Scene {
     async fn judge_live(&self, channel: &Rc<dyn Channel>, zone: u64) {
         let Some(found) = self.report(channel, zone).await else { return };
         let Some(cells) = self.cells(channel, zone).await else { return };
-        if let Err(text) = cells.and_then(|cells| self.with(zone, |oracle| oracle.check_live(&found, &cells))) {
+        let capacity = self.plan.capacity;
+        if let Err(text) = cells.and_then(|cells| self.with(zone, |oracle| oracle.check_live(&found, &cells, capacity)))
+        {
             self.sim.violation(format!("zone {zone} in use: {text}"));
         }
     }
@@ -322,6 +356,9 @@ impl Scene {
             }
             if !self.sim.alive(self.node) {
                 return;
+            }
+            if self.with(zone, |oracle| oracle.is_in_doubt()) {
+                self.judge_live(&channel, zone).await;
             }
         }
     }
@@ -367,6 +404,10 @@ impl Scene {
         let capacity = self.plan.capacity;
         if self.is_ok(Op::Write, status) {
             return self.with(zone, |oracle| oracle.end_write(stamp, at, durable, capacity));
+        }
+        if self.plan.is_drive {
+            // How much of it is there is seen when nothing of the zone is under way.
+            return self.with(zone, |oracle| oracle.doubt(Some(stamp)));
         }
         let Some(found) = self.report(channel, zone).await else { return };
         let is_there = found.state == ZoneState::Full || found.write_pointer == found.start + at + blocks;
