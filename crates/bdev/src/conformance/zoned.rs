@@ -117,7 +117,7 @@ async fn refuses_bad_zone_requests(t: &Subject) -> Outcome {
 }
 
 async fn writes_at_the_pointer_alone(t: &Subject) -> Outcome {
-    t.manage(Op::ZoneReset, 0, Status::Ok).await?;
+    t.manage_all(Op::ZoneReset, Status::Ok).await?;
     let capacity = t.capacity();
     if capacity > 1 {
         t.write_as(t.start(0) + 1, 1, 1, Status::ZoneInvalidWrite).await?;
@@ -142,7 +142,7 @@ async fn writes_at_the_pointer_alone(t: &Subject) -> Outcome {
 }
 
 async fn appends_where_it_says(t: &Subject) -> Outcome {
-    t.manage(Op::ZoneReset, 0, Status::Ok).await?;
+    t.manage_all(Op::ZoneReset, Status::Ok).await?;
     for at in 0..t.capacity().min(5) {
         let lba = t.start(0) + at;
         let bufs = t.pattern_buffers(lba, 1, 10).await;
@@ -156,7 +156,7 @@ async fn appends_where_it_says(t: &Subject) -> Outcome {
 
 /// Appends under way at the same time have each a place of their own.
 async fn appends_side_by_side(t: &Subject) -> Outcome {
-    t.manage(Op::ZoneReset, 1, Status::Ok).await?;
+    t.manage_all(Op::ZoneReset, Status::Ok).await?;
     let count = t.capacity().min(24);
     let mut ios = Vec::new();
     for number in 0..count {
@@ -178,7 +178,7 @@ async fn appends_side_by_side(t: &Subject) -> Outcome {
 
 async fn reads_zeroes_behind_the_pointer(t: &Subject) -> Outcome {
     let last = t.zones() - 1;
-    t.manage(Op::ZoneReset, last, Status::Ok).await?;
+    t.manage_all(Op::ZoneReset, Status::Ok).await?;
     t.fill(last, 20).await?;
     t.manage(Op::ZoneReset, last, Status::Ok).await?;
     t.write_as(t.start(last), 1, 21, Status::Ok).await?;
@@ -296,7 +296,7 @@ async fn finishes_and_resets_all(t: &Subject) -> Outcome {
 }
 
 async fn flushes_and_forces_zones(t: &Subject) -> Outcome {
-    t.manage(Op::ZoneReset, 0, Status::Ok).await?;
+    t.manage_all(Op::ZoneReset, Status::Ok).await?;
     let bufs = t.pattern_buffers(t.start(0), 1, 50).await;
     t.expect(Io { flags: Flags::FUA, ..Io::write(Lba(t.start(0)), 1, bufs) }, Status::Ok).await?;
     t.expect(Io::flush(), Status::Ok).await?;
@@ -311,7 +311,7 @@ async fn flushes_and_forces_zones(t: &Subject) -> Outcome {
 
 /// A write whose future is dropped goes on, and the zone with it.
 async fn survives_dropped_zone_writes(t: &Subject) -> Outcome {
-    t.manage(Op::ZoneReset, 0, Status::Ok).await?;
+    t.manage_all(Op::ZoneReset, Status::Ok).await?;
     let tasks = t.reactor.live_tasks();
     for at in 0..t.capacity().min(16) {
         let bufs = t.pattern_buffers(t.start(0) + at, 1, 60).await;
