@@ -70,7 +70,7 @@ PAGE
     done
     cat <<PAGE
 
-\`host\` is our host on the kernel's target, with a path to each of two of its ports, \`authentication-host\` and \`tls-host\` too; \`pmem\` is a node in the guest under our own host, \`vhost\` a volume as QEMU's disk, \`vhost-boot\` one that a guest starts from; in the others the kernel's host works on our target.
+\`host\` is our host on the kernel's target, with a path to each of two of its ports, \`authentication-host\` and \`tls-host\` too; \`pmem\` is a node in the guest under our own host, \`zoned-drive\` one under the kernel's, on drives of the guest, \`vhost\` a volume as QEMU's disk, \`vhost-boot\` one that a guest starts from; in the others the kernel's host works on our target.
 6.1 cannot authenticate hosts, and has no TLS.
 
 $(peers)
