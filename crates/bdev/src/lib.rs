@@ -55,6 +55,7 @@ mod zone;
 mod zone_bands;
 mod zone_changes;
 mod zone_reads;
+mod zone_wait;
 mod zoned;
 mod zoned_drive;
 

@@ -4,7 +4,7 @@ use crate::device::Channel;
 use crate::io::{Done, Io, Lba, Status};
 use crate::steps;
 use reactor::Reactor;
-use reactor::buf::{sg_append, sg_split_off};
+use reactor::buf::{sg_append, sg_split_off, sg_zero};
 use std::rc::Rc;
 
 /// How far zones are written, and where that is.
@@ -48,7 +48,7 @@ impl<R: Fn(usize) -> Result<u64, Status>, P: Fn(usize, u64) -> u64> Written<R, P
                 let done = below.submit(read).await;
                 (status, bufs) = (done.status, done.io.bufs);
             } else {
-                bufs.iter_mut().for_each(|buf| buf.as_mut_slice().fill(0));
+                sg_zero(&mut bufs);
             }
             sg_append(&mut io.bufs, bufs);
             lba += count;

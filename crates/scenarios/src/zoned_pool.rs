@@ -11,7 +11,6 @@ use crate::ground::Ground;
 use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of};
 use crate::sides::{self, Side, Sides};
 use base::Rng;
-
 use bdev::{
     BlockDevice, Delay, DelayDevice, Delays, DeviceSpec, FileDeviceOptions, ZoneBandsDefect, ZoneBandsDevice,
     ZoneBandsOptions, ZoneState, ZonedDevice, ZonedOptions,

@@ -354,9 +354,8 @@ impl Disk {
         let zones = self.cut_zones(loss, cut, rng);
         for (index, versions) in std::mem::take(&mut self.pending) {
             let at = index * unit as u64;
-            let survives = |zones: &Vec<Range<u64>>| zones.iter().any(|zone| zone.contains(&at));
             let survivor = match loss {
-                _ if self.has_pointer(at) => versions.last().filter(|_| zones.as_ref().is_some_and(survives)),
+                _ if self.has_pointer(at) => versions.last().filter(|_| zones.iter().any(|zone| zone.contains(&at))),
                 CacheLoss::All => None,
                 CacheLoss::Nothing => versions.last(),
                 CacheLoss::Suffix => versions.iter().rev().find(|version| version.sequence < cut),

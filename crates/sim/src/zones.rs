@@ -238,10 +238,10 @@ impl Disk {
     }
 
     /// The power goes: cuts the zones, each at a place of its own, and gives what is written of each then.
-    pub(crate) fn cut_zones(&mut self, loss: CacheLoss, cut: u64, rng: &mut Rng) -> Option<Vec<Range<u64>>> {
+    pub(crate) fn cut_zones(&mut self, loss: CacheLoss, cut: u64, rng: &mut Rng) -> Vec<Range<u64>> {
         let unit = u64::from(self.options.unit);
-        let zones = self.zones.as_mut()?;
         let mut survives = Vec::new();
+        let Some(zones) = &mut self.zones else { return survives };
         for zone in zones.like.conventional as usize..zones.cells.len() {
             let start = zones.range(zone).start;
             let cell = &mut zones.cells[zone];
@@ -266,7 +266,7 @@ impl Disk {
             };
             survives.push(start..start + written);
         }
-        Some(survives)
+        survives
     }
 }
 

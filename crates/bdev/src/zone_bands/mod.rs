@@ -25,13 +25,14 @@ mod zones;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::io::Status;
+use crate::zone_wait;
 use format::Geometry;
 use io::ZoneBandsChannel;
 pub use open::{ZoneBandsDefect, ZoneBandsOptions};
 use reactor::Reactor;
 use states::States;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// How the zones of a device are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,12 +82,7 @@ struct Shared {
 impl Shared {
     /// Looks at the states of zones, or changes them; then wakes who waited for that.
     fn with<R>(&self, act: impl FnOnce(&mut States) -> R) -> R {
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = act(&mut states);
-        let woken = states.take_woken();
-        drop(states);
-        woken.into_iter().for_each(std::task::Waker::wake);
-        result
+        zone_wait::with(&self.states, act)
     }
 }
 

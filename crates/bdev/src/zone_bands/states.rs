@@ -4,6 +4,7 @@
 use super::ZoneBandsStatus;
 use crate::io::Status;
 use crate::zone::{Zone, ZoneState};
+use crate::zone_wait::Wakes;
 use std::task::{Poll, Waker};
 
 /// What may be done with a zone, as far as that matters here.
@@ -97,15 +98,6 @@ impl States {
         };
         found.iter().enumerate().for_each(|(zone, found)| states.learn(zone, found));
         states
-    }
-
-    /// Who waits and must look again, once the lock is let go.
-    pub(super) fn take_woken(&mut self) -> Vec<Waker> {
-        if !std::mem::take(&mut self.is_changed) {
-            return Vec::new();
-        }
-        self.changes += 1;
-        std::mem::take(&mut self.waiting)
     }
 
     pub(super) fn status(&self) -> ZoneBandsStatus {
@@ -232,6 +224,18 @@ impl States {
         self.active += (phase == Phase::Active) as u32;
         self.active -= (before == Phase::Active) as u32;
         self.is_changed |= before != phase;
+    }
+}
+
+impl Wakes for States {
+    type Woken = Vec<Waker>;
+
+    fn take_woken(&mut self) -> Self::Woken {
+        if !std::mem::take(&mut self.is_changed) {
+            return Vec::new();
+        }
+        self.changes += 1;
+        std::mem::take(&mut self.waiting)
     }
 }
 

@@ -5,17 +5,18 @@
 
 use super::Inner;
 use super::format::{self, EXTENSION, PAGE_ZONES};
-use super::manage::Held;
+use super::states::States;
 use crate::io::{Io, Status};
 use crate::slots::{Content, Slots, Stamp};
 use crate::steps;
 use crate::zone::ZoneState;
+use crate::zone_wait::Held;
 
 impl Inner {
     /// Sets the extension of an empty zone, which is closed afterwards.
     pub(super) async fn set_extension(&self, io: &Io) -> Result<(), Status> {
         let zone = self.shared.geometry.zone_of(io.lba.0);
-        let mut held = Held::take(self, &[zone]).await;
+        let mut held = Held::take(&self.shared.states, [zone]).await;
         self.with(|states| states.close_empty(zone))?;
         let stored = self.store_extension(&mut held, zone, io).await;
         if stored.is_err() {
@@ -25,7 +26,7 @@ impl Inner {
         stored
     }
 
-    async fn store_extension(&self, held: &mut Held<'_>, zone: usize, io: &Io) -> Result<(), Status> {
+    async fn store_extension(&self, held: &mut Held<'_, States>, zone: usize, io: &Io) -> Result<(), Status> {
         let mut bytes = vec![0; reactor::buf::sg_len(&io.bufs)];
         steps::sg_read_at(&io.bufs, 0, &mut bytes);
         let page = zone / PAGE_ZONES;

@@ -2,38 +2,14 @@
 
 use super::Inner;
 use super::format::{Condition, PAGE_ZONES};
+use super::states::States;
 use crate::io::{Flags, Io, Lba, Op, Status};
 use crate::zone::ZoneState;
+use crate::zone_wait::Held;
 use smallvec::SmallVec;
-use std::future::poll_fn;
 
 /// Blocks given back at once after a reset.
 const UNMAP_BLOCKS: u64 = 1 << 18;
-
-/// Zones whose states nobody else changes, and that nobody writes; let go on drop.
-pub(super) struct Held<'a> {
-    inner: &'a Inner,
-    zones: SmallVec<[usize; 4]>,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.inner.with(|states| self.zones.iter().for_each(|zone| states.release(*zone)));
-    }
-}
-
-impl<'a> Held<'a> {
-    /// In ascending order, so that two who want the same zones do not wait for each other.
-    pub(super) async fn take(inner: &'a Inner, zones: &[usize]) -> Held<'a> {
-        let mut held = Held { inner, zones: SmallVec::new() };
-        for zone in zones {
-            poll_fn(|cx| inner.with(|states| states.poll_hold(*zone, cx.waker()))).await;
-            held.zones.push(*zone);
-            poll_fn(|cx| inner.with(|states| states.poll_quiet(*zone, cx.waker()))).await;
-        }
-        held
-    }
-}
 
 impl Inner {
     pub(super) async fn manage(&self, io: &Io) -> Result<(), Status> {
@@ -53,7 +29,7 @@ impl Inner {
 
     /// The same for zones of one page of the table.
     async fn manage_zones(&self, op: Op, zones: &[usize], all: bool) -> Result<(), Status> {
-        let mut held = Held::take(self, zones).await;
+        let mut held = Held::take(&self.shared.states, zones.iter().copied()).await;
         let mut todo = SmallVec::<[usize; 4]>::new();
         for zone in zones {
             match self.with(|states| states.allows(op, *zone)) {
@@ -84,7 +60,7 @@ impl Inner {
     /// Makes a zone read-only or offline. False: what is written to it has not ended within that time, and nothing has changed.
     pub(super) async fn retire(&self, zone: usize, state: ZoneState, wait_ns: u64) -> Result<bool, Status> {
         let quiet = async {
-            let held = Held::take(self, &[zone]).await;
+            let held = Held::take(&self.shared.states, [zone]).await;
             self.child().submit(Io::flush()).await.status.check().map(|()| held)
         };
         let Some(held) = self.reactor.timeout(wait_ns, quiet).await else { return Ok(false) };
@@ -101,7 +77,7 @@ impl Inner {
     /// Gives zones of one page another state that lasts; with what was written to them, or without.
     async fn store(
         &self,
-        held: &mut Held<'_>,
+        held: &mut Held<'_, States>,
         zones: &[usize],
         condition: Condition,
         keeps_data: bool,
@@ -118,7 +94,7 @@ impl Inner {
     /// The same when the data they keep is durable.
     async fn store_flushed(
         &self,
-        held: &mut Held<'_>,
+        held: &mut Held<'_, States>,
         zones: &[usize],
         condition: Condition,
         keeps_data: bool,
@@ -128,7 +104,7 @@ impl Inner {
     }
 
     /// Makes durable what has been prepared of zones of one page.
-    pub(super) async fn store_prepared(&self, held: &mut Held<'_>, zones: &[usize]) -> Result<(), Status> {
+    pub(super) async fn store_prepared(&self, held: &mut Held<'_, States>, zones: &[usize]) -> Result<(), Status> {
         let stored = self.store_page(zones[0] / PAGE_ZONES).await;
         for zone in zones {
             debug_assert!(held.zones.contains(zone));

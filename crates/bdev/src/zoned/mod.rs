@@ -29,12 +29,13 @@ use crate::range_lock::RangeLock;
 use crate::slots::{Slots, Stamp};
 use crate::zone::{Zone, ZoneState};
 use crate::zone_changes::ZoneChanges;
+use crate::zone_wait;
 use format::{EXTENDED_SUPERBLOCK, PAGE_ZONES, SUPERBLOCK, Superblock};
 use io::ZonedChannel;
 use reactor::Reactor;
 use states::States;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Most zones of a device; each takes about 100 bytes of memory.
@@ -193,12 +194,7 @@ struct Shared {
 impl Shared {
     /// Looks at the states of zones, or changes them; then wakes who waited for that.
     fn with<R>(&self, act: impl FnOnce(&mut States) -> R) -> R {
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = act(&mut states);
-        let woken = states.take_woken();
-        drop(states);
-        woken.into_iter().for_each(std::task::Waker::wake);
-        result
+        zone_wait::with(&self.states, act)
     }
 }
 

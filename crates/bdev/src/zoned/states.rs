@@ -9,6 +9,7 @@ use super::Geometry;
 use super::format::{Condition, Entry, PAGE_ZONES};
 use crate::io::{Op, Status};
 use crate::zone::{Zone, ZoneState};
+use crate::zone_wait::{Holds, Waiters, Wakes};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
@@ -83,9 +84,7 @@ pub(super) struct States {
     next_opened: u64,
     active: u32,
     unstored: Vec<usize>,
-    waiting: Vec<(usize, Waker)>,
-    /// To be woken when the lock is let go.
-    woken: SmallVec<[Waker; 4]>,
+    waiters: Waiters,
 }
 
 impl States {
@@ -122,13 +121,8 @@ impl States {
             next_opened: 0,
             active,
             unstored: Vec::new(),
-            waiting: Vec::new(),
-            woken: SmallVec::new(),
+            waiters: Waiters::default(),
         }
-    }
-
-    pub(super) fn take_woken(&mut self) -> SmallVec<[Waker; 4]> {
-        std::mem::take(&mut self.woken)
     }
 
     pub(super) fn zone(&self, zone: usize) -> Zone {
@@ -179,7 +173,7 @@ impl States {
     pub(super) fn fail_write(&mut self, zone: usize, start: u64) {
         let cell = &mut self.cells[zone];
         cell.failed_at = Some(cell.failed_at.map_or(start, |at| at.min(start)));
-        self.wake(zone);
+        self.waiters.wake(zone);
     }
 
     /// Ends a write when those before it have ended: whether it counts.
@@ -187,7 +181,7 @@ impl States {
         let cell = &mut self.cells[zone];
         let counts = cell.failed_at.is_none_or(|at| start < at);
         if counts && cell.done != start {
-            self.waiting.push((zone, waker.clone()));
+            self.waiters.wait(zone, waker);
             return Poll::Pending;
         }
         if counts {
@@ -215,42 +209,17 @@ impl States {
         if cell.done == self.geometry.capacity_blocks {
             self.set_state(zone, ZoneState::Full);
         }
-        self.wake(zone);
+        self.waiters.wake(zone);
     }
 
     // --- changes of state -------------------------------------------------------------------------------------------
-
-    /// Takes the right to change a zone's state: nobody else changes it, and no write of it begins.
-    pub(super) fn poll_hold(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
-        let cell = &mut self.cells[zone];
-        if cell.held || cell.failed_at.is_some() {
-            self.waiting.push((zone, waker.clone()));
-            return Poll::Pending;
-        }
-        cell.held = true;
-        Poll::Ready(())
-    }
-
-    /// Waits until no write of a zone is under way.
-    pub(super) fn poll_quiet(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
-        if self.cells[zone].in_flight == 0 {
-            return Poll::Ready(());
-        }
-        self.waiting.push((zone, waker.clone()));
-        Poll::Pending
-    }
-
-    pub(super) fn release(&mut self, zone: usize) {
-        (self.cells[zone].held, self.cells[zone].pending) = (false, None);
-        self.wake(zone);
-    }
 
     /// Waits until a zone can be written again.
     pub(super) fn poll_writable(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
         if !self.cells[zone].held && self.cells[zone].failed_at.is_none() {
             return Poll::Ready(());
         }
-        self.waiting.push((zone, waker.clone()));
+        self.waiters.wait(zone, waker);
         Poll::Pending
     }
 
@@ -410,16 +379,38 @@ impl States {
         self.set_state(zone, state);
         given_up
     }
+}
 
-    fn wake(&mut self, zone: usize) {
-        let mut index = 0;
-        while index < self.waiting.len() {
-            if self.waiting[index].0 == zone {
-                self.woken.push(self.waiting.swap_remove(index).1);
-            } else {
-                index += 1;
-            }
+impl Wakes for States {
+    type Woken = SmallVec<[Waker; 4]>;
+
+    fn take_woken(&mut self) -> Self::Woken {
+        self.waiters.take_woken()
+    }
+}
+
+impl Holds for States {
+    fn poll_hold(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
+        let cell = &mut self.cells[zone];
+        if cell.held || cell.failed_at.is_some() {
+            self.waiters.wait(zone, waker);
+            return Poll::Pending;
         }
+        cell.held = true;
+        Poll::Ready(())
+    }
+
+    fn poll_quiet(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
+        if self.cells[zone].in_flight == 0 {
+            return Poll::Ready(());
+        }
+        self.waiters.wait(zone, waker);
+        Poll::Pending
+    }
+
+    fn release(&mut self, zone: usize) {
+        (self.cells[zone].held, self.cells[zone].pending) = (false, None);
+        self.waiters.wake(zone);
     }
 }
 

@@ -1,14 +1,14 @@
 //! What is done with whole zones: told by the drive, and changed by it.
 
 use super::Inner;
+use super::states::States;
 use crate::device::DeviceError;
 use crate::file::{FileDeviceOptions, open_file};
 use crate::io::{Flags, Io, Op, Status};
 use crate::steps;
 use crate::zone::{Zone, ZoneState};
+use crate::zone_wait::Held;
 use reactor::{FILE_ZONE_BYTES, File, FileZone, FileZoneCondition, Reactor, SgList, ZoneAction};
-use smallvec::SmallVec;
-use std::future::poll_fn;
 use std::rc::Rc;
 
 /// Zones asked for at a time.
@@ -88,39 +88,14 @@ impl Drive {
     }
 }
 
-/// Zones that nobody else changes, and nobody writes; let go on drop.
-struct Held<'a> {
-    inner: &'a Inner,
-    zones: SmallVec<[usize; 4]>,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.inner.with(|states| self.zones.iter().for_each(|zone| states.release(*zone)));
-    }
-}
-
-impl<'a> Held<'a> {
-    /// In ascending order, so that two who want the same zones do not wait for each other.
-    async fn take(inner: &'a Inner, zones: std::ops::Range<usize>) -> Held<'a> {
-        let mut held = Held { inner, zones: SmallVec::new() };
-        for zone in zones {
-            poll_fn(|cx| inner.with(|states| states.poll_hold(zone, cx.waker()))).await;
-            held.zones.push(zone);
-            poll_fn(|cx| inner.with(|states| states.poll_quiet(zone, cx.waker()))).await;
-        }
-        held
-    }
-}
-
 impl Inner {
     /// Asks the drive for a zone, and takes its word.
     pub(super) async fn ask(&self, zone: usize) -> Result<(), Status> {
-        let held = Held::take(self, zone..zone + 1).await;
+        let held = Held::take(&self.shared.states, [zone]).await;
         self.ask_held(&held, zone).await.map(drop)
     }
 
-    async fn ask_held(&self, held: &Held<'_>, zone: usize) -> Result<Zone, Status> {
+    async fn ask_held(&self, held: &Held<'_, States>, zone: usize) -> Result<Zone, Status> {
         debug_assert!(held.zones.contains(&zone));
         let found = self.drive.report(zone as u64, 1).await?[0];
         self.with(|states| states.learn(zone, &found));
@@ -169,7 +144,7 @@ impl Inner {
 
     /// Changes the state of one zone.
     async fn change(&self, op: Op, zone: usize) -> Result<(), Status> {
-        let held = Held::take(self, zone..zone + 1).await;
+        let held = Held::take(&self.shared.states, [zone]).await;
         let found = self.ask_held(&held, zone).await?;
         let has_to_change = found.state.changes_by(op)?;
         if op == Op::ZoneFinish {
@@ -192,7 +167,7 @@ impl Inner {
     /// Makes all zones empty that can be, with one request: there may be many thousands.
     async fn reset_all(&self) -> Result<(), Status> {
         let count = self.shared.zones() as usize;
-        let held = Held::take(self, 0..count).await;
+        let held = Held::take(&self.shared.states, 0..count).await;
         let result = self.drive.manage(Op::ZoneReset, 0, count as u64).await;
         self.with(|states| held.zones.iter().for_each(|zone| states.doubt(*zone)));
         for (zone, found) in self.drive.report(0, count as u64).await?.iter().enumerate() {

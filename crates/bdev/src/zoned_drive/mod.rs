@@ -25,13 +25,14 @@ use crate::file::{FileDevice, FileDeviceOptions};
 use crate::io::{Lba, Op, OpSet};
 use crate::linear::{Extent, LinearDevice};
 use crate::overlay::OverlayDevice;
+use crate::zone_wait;
 use crate::zoned::ZONES_MAX;
 use io::ZonedDriveChannel;
 use manage::Drive;
 use reactor::{FileZones, Reactor};
 use states::States;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 const OPS: OpSet = OpSet::of(&[
     Op::Read,
@@ -67,12 +68,7 @@ struct Shared {
 impl Shared {
     /// Looks at the states of zones, or changes them; then wakes who waited for that.
     fn with<R>(&self, act: impl FnOnce(&mut States) -> R) -> R {
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = act(&mut states);
-        let woken = states.take_woken();
-        drop(states);
-        woken.into_iter().for_each(std::task::Waker::wake);
-        result
+        zone_wait::with(&self.states, act)
     }
 
     fn zones(&self) -> u64 {

@@ -7,6 +7,7 @@
 
 use crate::io::Status;
 use crate::zone::{Zone, ZoneState};
+use crate::zone_wait::{Holds, Waiters, Wakes};
 use smallvec::SmallVec;
 use std::task::{Poll, Waker};
 
@@ -50,9 +51,7 @@ pub(super) enum Begin {
 /// See the module.
 pub(super) struct States {
     cells: Box<[Cell]>,
-    waiting: Vec<(usize, Waker)>,
-    /// To be woken when the lock is let go.
-    woken: SmallVec<[Waker; 4]>,
+    waiters: Waiters,
 }
 
 impl States {
@@ -71,11 +70,7 @@ impl States {
             cell.learn(zone);
             cell
         };
-        States { cells: zones.iter().map(cell).collect(), waiting: Vec::new(), woken: SmallVec::new() }
-    }
-
-    pub(super) fn take_woken(&mut self) -> SmallVec<[Waker; 4]> {
-        std::mem::take(&mut self.woken)
+        States { cells: zones.iter().map(cell).collect(), waiters: Waiters::default() }
     }
 
     /// Blocks of a zone, from its first on, that are read from the drive; the others are zeroes.
@@ -124,7 +119,7 @@ impl States {
             None if cell.done == start => return Poll::Ready(Ok(())),
             None => {}
         }
-        self.waiting.push((zone, waker.clone()));
+        self.waiters.wait(zone, waker);
         Poll::Pending
     }
 
@@ -146,42 +141,17 @@ impl States {
         if cell.in_flight == 0 {
             (cell.failed, cell.pointer) = (None, cell.done);
         }
-        self.wake(zone);
+        self.waiters.wake(zone);
     }
 
     // --- changes of state -------------------------------------------------------------------------------------------
-
-    /// Takes the right to change a zone: nobody else does, and no write of it begins.
-    pub(super) fn poll_hold(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
-        let cell = &mut self.cells[zone];
-        if cell.held || cell.failed.is_some() {
-            self.waiting.push((zone, waker.clone()));
-            return Poll::Pending;
-        }
-        cell.held = true;
-        Poll::Ready(())
-    }
-
-    /// Waits until no write of a zone is under way.
-    pub(super) fn poll_quiet(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
-        if self.cells[zone].in_flight == 0 {
-            return Poll::Ready(());
-        }
-        self.waiting.push((zone, waker.clone()));
-        Poll::Pending
-    }
-
-    pub(super) fn release(&mut self, zone: usize) {
-        self.cells[zone].held = false;
-        self.wake(zone);
-    }
 
     /// Waits until a write of a zone may begin.
     pub(super) fn poll_writable(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
         if !self.cells[zone].held && self.cells[zone].failed.is_none() {
             return Poll::Ready(());
         }
-        self.waiting.push((zone, waker.clone()));
+        self.waiters.wait(zone, waker);
         Poll::Pending
     }
 
@@ -208,16 +178,38 @@ impl States {
     pub(super) fn set_full(&mut self, zone: usize) {
         self.cells[zone].phase = Phase::Full;
     }
+}
 
-    fn wake(&mut self, zone: usize) {
-        let mut index = 0;
-        while index < self.waiting.len() {
-            if self.waiting[index].0 == zone {
-                self.woken.push(self.waiting.swap_remove(index).1);
-            } else {
-                index += 1;
-            }
+impl Wakes for States {
+    type Woken = SmallVec<[Waker; 4]>;
+
+    fn take_woken(&mut self) -> Self::Woken {
+        self.waiters.take_woken()
+    }
+}
+
+impl Holds for States {
+    fn poll_hold(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
+        let cell = &mut self.cells[zone];
+        if cell.held || cell.failed.is_some() {
+            self.waiters.wait(zone, waker);
+            return Poll::Pending;
         }
+        cell.held = true;
+        Poll::Ready(())
+    }
+
+    fn poll_quiet(&mut self, zone: usize, waker: &Waker) -> Poll<()> {
+        if self.cells[zone].in_flight == 0 {
+            return Poll::Ready(());
+        }
+        self.waiters.wait(zone, waker);
+        Poll::Pending
+    }
+
+    fn release(&mut self, zone: usize) {
+        self.cells[zone].held = false;
+        self.waiters.wake(zone);
     }
 }
 

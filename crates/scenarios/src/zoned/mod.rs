@@ -14,7 +14,6 @@ use crate::blocks::{Crew, is};
 use crate::crashes::{Opening, SECOND_NS, any_crash, start};
 use crate::lossy::{Loss, Lossy};
 use base::Rng;
-
 use bdev::{
     BlockDevice, Channel, DeviceSpec, FileDevice, FileDeviceOptions, Flags, Io, Lba, Op, Status, ZONE_RECORD_BYTES,
     Zone, ZoneState, ZonedDevice, ZonedOptions,
