@@ -9,6 +9,7 @@
 use crate::io::Status;
 use reactor::{IoFuture, Reactor};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -95,12 +96,38 @@ impl FlushLine {
     }
 }
 
+/// What the user of a channel knows of the failed flushes of its device.
+pub struct FlushEar {
+    line: Arc<FlushLine>,
+    heard: Cell<u64>,
+}
+
+impl FlushEar {
+    /// Of a user who has written nothing yet.
+    pub fn new(line: &Arc<FlushLine>) -> FlushEar {
+        FlushEar { line: line.clone(), heard: Cell::new(line.failures()) }
+    }
+
+    /// Runs a flush for the user. It fails, once, also when another one has failed since the user flushed last: what the user
+    /// wrote may be lost, whoever asked for that one.
+    pub async fn flush(
+        &self,
+        reactor: &Rc<Reactor>,
+        flush: impl Future<Output = Result<(), Status>> + 'static,
+    ) -> Result<(), Status> {
+        let ended = self.line.run(reactor, flush).await;
+        let known = *ended.as_ref().unwrap_or(&self.line.failures());
+        let heard = self.heard.replace(known);
+        ended?;
+        if heard == known { Ok(()) } else { Err(Status::WriteError) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use reactor::ReactorConfig;
     use reactor::linux::LinuxDriver;
-    use std::cell::Cell;
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 

@@ -68,7 +68,7 @@ pub use error::{ErrorDevice, ErrorPolicy, ErrorRule, Fault, RULES_MAX, When};
 pub use file::{FileDevice, FileDeviceOptions};
 pub use filter::{Filter, Policy};
 pub use flash_cache::{FlashCacheCounts, FlashCacheDevice, FlashCacheOptions, FlashCacheStatus};
-pub use flush_line::FlushLine;
+pub use flush_line::{FlushEar, FlushLine};
 pub use hold::HOLD_LOOK_NS;
 pub use inspect::{OpenFor, ReadOnlyDevice, ReadOnlyPolicy, inspected};
 pub use io::{Done, Flags, Io, Lba, Op, OpSet, Status};

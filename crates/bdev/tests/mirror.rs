@@ -497,6 +497,36 @@ fn a_leg_that_failed_is_taken_in_again_and_one_in_use_is_not() {
 }
 
 #[test]
+fn a_flush_that_fails_on_the_last_leg_is_told_to_users_and_that_leg_is_failed_when_another_has_all() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    reactor.block_on(async move {
+        let ((last, a), (bad, b)) = (faulty("a"), faulty("b"));
+        let mirror = open(&inner, &[a, b], create()).await;
+        let users = [(); 2].map(|()| mirror.open_channel(&inner).unwrap());
+        bad.set_rules(&[ErrorRule::always(&[Op::Write], Fault::Fail(Status::WriteError))]).unwrap();
+        assert_eq!(write(&inner, &mirror, 7, 1).await, Status::Ok);
+        bad.set_rules(&[]).unwrap();
+        assert_eq!(mirror.join(&inner, 1, None, false).await.unwrap(), LegState::RecoveringDirty);
+        let once = ErrorRule { when: When::Nth(1), ..ErrorRule::always(&[Op::Flush], Fault::Fail(Status::WriteError)) };
+        last.set_rules(&[once]).unwrap();
+        assert!(mirror.resync(&inner, 0).await.is_err(), "the mirror's own flush failed");
+        for user in &users {
+            assert_eq!(user.submit(Io::flush()).await.status, Status::WriteError, "what was written may be lost");
+            assert_eq!(user.submit(Io::flush()).await.status, Status::Ok);
+        }
+        mirror.resync(&inner, 0).await.unwrap();
+        let states = || mirror.legs().iter().map(|leg| leg.state).collect::<Vec<_>>();
+        assert_eq!(states(), [LegState::Failed, LegState::InSync], "the one that may lose it is not trusted any more");
+        assert_eq!(read_stable(&inner, &mirror, 7).await, 1);
+        assert_eq!(mirror.join(&inner, 0, None, false).await.unwrap(), LegState::RecoveringDirty);
+        mirror.resync(&inner, 0).await.unwrap();
+        assert_eq!((states(), mirror.status().dirty_regions), (vec![LegState::InSync; 2], 0));
+        assert_eq!(read_stable(&inner, &mirror, 7).await, 1);
+    });
+}
+
+#[test]
 fn what_a_late_leg_holds_is_overwritten_only_when_told_to() {
     let reactor = reactor();
     let inner = reactor.clone();

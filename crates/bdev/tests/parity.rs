@@ -66,6 +66,28 @@ fn only_whole_rows_are_written_behind_the_head() {
 }
 
 #[test]
+fn a_flush_of_the_device_itself_that_fails_on_two_members_is_told_to_each_user_once() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    reactor.block_on(async move {
+        let (devices, members) = faulty(4);
+        let parity = open(&inner, &members, create()).await;
+        let users = [(); 2].map(|()| parity.open_channel(&inner).unwrap());
+        fill(&inner, &parity, 12, 1).await;
+        for bad in &devices[1..3] {
+            bad.set_rules(&[ErrorRule { when: Nth(1), ..fails(&[Op::Flush], Status::WriteError) }]).unwrap();
+        }
+        assert!(parity.settle(&inner).await.is_err());
+        for user in &users {
+            assert_eq!(user.submit(Io::flush()).await.status, Status::WriteError, "what was written may be lost");
+            assert_eq!(user.submit(Io::flush()).await.status, Status::Ok);
+        }
+        assert_eq!(states(&parity), vec![InSync; 4], "without two of them there would be nothing");
+        check(&inner, &parity, 12, 1).await;
+    });
+}
+
+#[test]
 fn a_member_that_misses_a_write_is_failed_before_the_write_is_acknowledged_and_never_read_again() {
     let reactor = reactor();
     let inner = reactor.clone();

@@ -6,9 +6,8 @@
 
 use crate::log_device::LogDevice;
 use crate::pool::PoolDevices;
-use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, FlushLine, Io, Op, Status};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, FlushEar, FlushLine, Io, Op, Status};
 use reactor::{IoFuture, Reactor};
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -51,8 +50,7 @@ impl BlockDevice for FlushWatch {
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
         let below = self.below.open_channel(reactor)?;
-        let (line, reactor) = (self.line.clone(), reactor.clone());
-        Ok(Rc::new(Watched { below, heard: Cell::new(line.failures()), line, reactor }))
+        Ok(Rc::new(Watched { below, ear: FlushEar::new(&self.line), reactor: reactor.clone() }))
     }
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
@@ -66,23 +64,15 @@ impl BlockDevice for FlushWatch {
 
 struct Watched {
     below: Rc<dyn Channel>,
-    line: Arc<FlushLine>,
+    ear: FlushEar,
     reactor: Rc<Reactor>,
-    /// Failed flushes of the device that the user of this channel knows of.
-    heard: Cell<u64>,
 }
 
 impl Watched {
     async fn flush(&self, io: Io) -> Done {
         let (below, flush) = (self.below.clone(), Io { tag: io.tag, ..Io::flush() });
         let runs = async move { below.submit(flush).await.status.check() };
-        let ended = self.line.run(&self.reactor, runs).await;
-        let known = *ended.as_ref().unwrap_or(&self.line.failures());
-        match (self.heard.replace(known), ended) {
-            (_, Err(status)) => io.done(status),
-            (heard, Ok(_)) if heard != known => io.done(Status::WriteError),
-            _ => io.done(Status::Ok),
-        }
+        io.done(self.ear.flush(&self.reactor, runs).await.err().unwrap_or(Status::Ok))
     }
 }
 

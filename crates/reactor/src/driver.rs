@@ -257,6 +257,11 @@ pub trait Driver {
     fn pmem_expect(&self, pmem: PmemId, offset: u64, bytes: usize) {
         let _ = (pmem, offset, bytes);
     }
+    /// A range is going to be read, not at once: where it lies in a file that is not in memory, the system begins to fetch it. A hint, as
+    /// [`pmem_expect`](Self::pmem_expect) is for what is in memory already.
+    fn pmem_fetch(&self, pmem: PmemId, offset: u64, bytes: u64) {
+        let _ = (pmem, offset, bytes);
+    }
     /// A read-only view: what [`pmem_read`](Self::pmem_read) gives, without a copy where the memory is mapped. Whether stores to the
     /// range show in it is left open, so who lends a range does not store to it; the memory stays mapped while there is one.
     fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno> {

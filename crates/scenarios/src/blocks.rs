@@ -66,6 +66,8 @@ pub(crate) struct Judge {
     pub(crate) mix: Mix,
     pub(crate) done_ops: Rc<Cell<u64>>,
     pub(crate) errors: Rc<Cell<u64>>,
+    /// Whether, in the life that ends, a flush has failed that the device made by itself, so that its users were still to hear of it.
+    pub(crate) unheard: Rc<dyn Fn() -> bool>,
     /// Writes whose end nobody saw.
     unended: Rc<RefCell<Vec<WriteTicket>>>,
 }
@@ -92,6 +94,7 @@ impl Judge {
             mix,
             done_ops: Rc::default(),
             errors: Rc::default(),
+            unheard: Rc::new(|| false),
             unended: Rc::default(),
         }
     }

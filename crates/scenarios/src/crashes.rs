@@ -127,6 +127,9 @@ impl Rig {
         if world.is_running(self.node) {
             world.crash(self.node, crash);
         }
+        if (self.judge.unheard)() {
+            self.judge.oracle.borrow_mut().flush_failed_unheard();
+        }
         match crash {
             Crash::Kill => self.judge.oracle.borrow_mut().killed(),
             Crash::PowerCut => self.judge.oracle.borrow_mut().power_cut(),

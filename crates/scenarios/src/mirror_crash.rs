@@ -12,7 +12,7 @@ use bdev::{
     LegStatus, MirrorDevice, MirrorOptions,
 };
 use reactor::Reactor;
-use sim::{DiskFaults, DiskOptions, Failure, Mutation, NodeId, ScheduleFaults, World};
+use sim::{DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,17 +52,21 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         mix.errors_allowed = true;
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
-    let judge = Judge::new(world.handle(), node, mix.clone(), blocks * mix.block_bytes as u64);
+    let mut judge = Judge::new(world.handle(), node, mix.clone(), blocks * mix.block_bytes as u64);
     // The device as opened last, for the resync beside the work; `Arc<dyn BlockDevice>` does not say that it is a mirror.
     let opened: Rc<RefCell<Option<Opened>>> = Rc::default();
+    let (sim, slot) = (world.handle(), opened.clone());
+    judge.unheard = Rc::new(move || slot.borrow().as_ref().is_some_and(|opened| opened.lost_alone(&sim, node)));
     let skips_resync = is(&world.handle(), Mutation::SkipResync);
     let latecomer = (skips_resync || rng.one_in(2)).then(|| rng.below(legs as u64) as usize);
     let untagged = Loss { from, of: |io| io.tag != TAG };
-    let (slot, openings) = (opened.clone(), Cell::new(rng.below(2)));
+    let (slot, openings, sim) = (opened.clone(), Cell::new(rng.below(2)), world.handle());
     let open = move |reactor: Rc<Reactor>| -> Opening {
         let slot = slot.clone();
         openings.set(openings.get() + 1);
         let latecomer = latecomer.filter(|_| openings.get() % 2 == 0);
+        slot.replace(None);
+        let flushes_failed = failed_flushes(&sim, node, legs);
         Box::pin(async move {
             let mut opened = plan.open_without(&reactor, latecomer).await?;
             if skips_resync {
@@ -71,6 +75,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
                 };
                 opened.late.iter_mut().flatten().for_each(lossy);
             }
+            opened.flushes_failed = flushes_failed;
             let mirror = opened.mirror.clone();
             slot.replace(Some(opened));
             Ok(mirror as Arc<dyn BlockDevice>)
@@ -133,6 +138,10 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     rig.finish(world)
 }
 
+fn failed_flushes(sim: &Handle, node: NodeId, legs: usize) -> Vec<u64> {
+    (0..legs).map(|leg| sim.failed_flushes(node, &path(leg))).collect()
+}
+
 pub(crate) fn path(leg: usize) -> String {
     format!("/leg{leg}")
 }
@@ -153,9 +162,20 @@ pub(crate) struct Plan {
 struct Opened {
     mirror: Arc<MirrorDevice>,
     late: Vec<Option<Arc<dyn BlockDevice>>>,
+    /// Of each leg, before it was opened.
+    flushes_failed: Vec<u64>,
 }
 
 impl Opened {
+    /// Whether each leg in sync has failed a flush: by a resync, or by the mirror as it settles, perhaps.
+    fn lost_alone(&self, sim: &Handle, node: NodeId) -> bool {
+        let before = self.flushes_failed.iter();
+        let has_failed =
+            before.zip(failed_flushes(sim, node, self.flushes_failed.len())).map(|(before, now)| now > *before);
+        let mut legs = self.mirror.legs().into_iter().zip(has_failed);
+        legs.all(|(leg, has_failed)| has_failed || leg.state != LegState::InSync)
+    }
+
     /// Takes in what is out; that may fail with the disks.
     async fn join_all(&self, reactor: &Rc<Reactor>) {
         for (leg, status) in self.mirror.status().legs.iter().enumerate() {
@@ -184,14 +204,14 @@ impl Plan {
         let states: Vec<LegState> = whole.legs().iter().map(|leg| leg.state).collect();
         let stays = |leg: usize| states[leg] == LegState::InSync && Some(leg) != absent;
         if absent.is_none() || !(0..legs.len()).any(stays) {
-            return Ok(Opened { mirror: whole, late: Vec::new() });
+            return Ok(Opened { mirror: whole, late: Vec::new(), flushes_failed: Vec::new() });
         }
         drop(whole);
         // Only legs in sync may be there: told to go on, the mirror would take an older one if it could read no other.
         let out = |leg: usize, device: &mut Option<_>| if stays(leg) { None } else { device.take() };
         let late = legs.iter_mut().enumerate().map(|(leg, device)| out(leg, device)).collect();
         let mirror = open(&legs, MirrorOptions { start_degraded: true, ..MirrorOptions::default() }).await?;
-        Ok(Opened { mirror, late })
+        Ok(Opened { mirror, late, flushes_failed: Vec::new() })
     }
 
     async fn open_legs(

@@ -108,6 +108,7 @@ pub struct Disk {
     pub(crate) zones: Option<Zones>,
     pub(crate) read_only: bool,
     pub(crate) locked_by: Option<u64>,
+    pub(crate) failed_flushes: u64,
     /// Writes applied so far, the count that crash points refer to.
     pub(crate) writes_applied: u64,
     /// Driver -> bytes of its writes that have reached the disk.
@@ -129,6 +130,7 @@ impl Disk {
             sequence: 0,
             read_only: false,
             locked_by: None,
+            failed_flushes: 0,
             writes_applied: 0,
             written: BTreeMap::new(),
         }
@@ -324,6 +326,7 @@ impl Disk {
 
     /// A failed flush: each unit covered by `sequence` may have become durable, or may never be although it reads well.
     pub(crate) fn flush_failed(&mut self, sequence: u64, rng: &mut Rng) {
+        self.failed_flushes += 1;
         if self.zones.is_some() {
             // A zone is kept, or still to be kept: what lies behind a hole would not be in a zone.
             return self.keep_zones(sequence, || rng.one_in(2));

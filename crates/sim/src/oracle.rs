@@ -230,6 +230,13 @@ impl CellOracle {
         }
     }
 
+    /// A flush failed that the user did not ask for, and the process will not live to tell of it.
+    pub fn flush_failed_unheard(&mut self) {
+        let survived = self.cells.iter().map(|cell| cell.surviving.clone()).collect();
+        self.tick();
+        self.flush_failed(survived);
+    }
+
     /// A read is about to be submitted.
     pub fn begin_read(&mut self, cells: Range<usize>) -> ReadTicket {
         let time = self.tick();

@@ -97,6 +97,12 @@ impl Handle {
         drivers.filter_map(|(number, _)| state.disks[*disk].0.written.get(&number)).sum()
     }
 
+    /// Flushes of a disk that have failed since the world began.
+    pub fn failed_flushes(&self, node: NodeId, path: &str) -> u64 {
+        let state = self.0.borrow();
+        state.disks[state.nodes[node.0].disks[path]].0.failed_flushes
+    }
+
     /// An independent generator.
     pub fn rng(&self) -> Rng {
         self.0.borrow_mut().rng.fork()

@@ -3,6 +3,7 @@
 use super::format::LegState;
 use super::{COPY_BYTES, DIRTY, LegSet, NEEDS_SYNC, Shared};
 use crate::device::Channel;
+use crate::flush_line::FlushEar;
 use crate::io::{Done, Flags, Io, Lba, Op, Status};
 use crate::parts::Parts;
 use crate::split;
@@ -28,6 +29,7 @@ pub(super) struct Inner {
     /// Reads under way on each leg through this channel.
     reading: Vec<Cell<u32>>,
     next_leg: Cell<usize>,
+    ear: FlushEar,
 }
 
 /// Stands for the channel that could not be opened.
@@ -52,6 +54,10 @@ impl Channel for MirrorChannel {
             Op::Write | Op::WriteZeroes | Op::Unmap => IoFuture::steps(&self.0.reactor, async move {
                 let _alone = inner.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
                 inner.change(io).await
+            }),
+            Op::Flush => IoFuture::steps(&self.0.reactor, async move {
+                let flushed = inner.ear.flush(&inner.reactor, inner.clone().flush_legs()).await;
+                io.done(steps::status_of(flushed))
             }),
             _ => IoFuture::steps(&self.0.reactor, async move {
                 let mut io = io;
@@ -101,7 +107,8 @@ impl Inner {
     pub(super) fn new(shared: Arc<Shared>, reactor: Rc<Reactor>, channels: Vec<Option<Rc<dyn Channel>>>) -> Rc<Inner> {
         let reading = channels.iter().map(|_| Cell::new(0)).collect();
         let channels = channels.into_iter().map(|channel| channel.map_or_else(OnceCell::new, OnceCell::from)).collect();
-        Rc::new(Inner { shared, reactor, channels, reading, next_leg: Cell::new(0) })
+        let ear = FlushEar::new(&shared.flushes);
+        Rc::new(Inner { shared, reactor, channels, reading, next_leg: Cell::new(0), ear })
     }
 
     pub(super) fn channel(&self, leg: usize) -> &dyn Channel {
@@ -143,7 +150,6 @@ impl Inner {
             _ => None,
         };
         match io.op {
-            Op::Flush => self.flush().await,
             Op::Compare => steps::compare(self, io).await,
             Op::CompareAndWrite => steps::compare_and_write(self, io).await,
             Op::Copy => steps::copy(self, io).await,
@@ -526,7 +532,12 @@ impl Inner {
         }
     }
 
-    pub(super) async fn flush(&self) -> Result<(), Status> {
+    /// For the mirror itself. Its users hear of a failure with their next flush.
+    pub(super) async fn flush(self: &Rc<Self>) -> Result<(), Status> {
+        self.shared.flushes.run(&self.reactor, self.clone().flush_legs()).await.map(drop)
+    }
+
+    async fn flush_legs(self: Rc<Self>) -> Result<(), Status> {
         let legs = self.shared.active();
         let mut parts = Parts::default();
         legs.iter().for_each(|leg| parts.push(self.channel(*leg).submit(Io::flush())));
@@ -543,6 +554,7 @@ impl Inner {
         // A leg that cannot flush may lose what was acknowledged.
         let in_sync = self.shared.in_sync();
         if in_sync.iter().all(|leg| failed.contains(leg)) {
+            failed.iter().for_each(|leg| self.shared.legs[*leg].is_unflushed.store(true, Release));
             Err(status)
         } else {
             Box::pin(self.fail_legs(&failed)).await

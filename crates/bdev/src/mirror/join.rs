@@ -118,6 +118,7 @@ impl Inner {
                 word.fetch_or(NEEDS_SYNC, AcqRel);
             }
         }
+        shared.legs[leg].is_unflushed.store(false, Release);
         shared.legs[leg].joins.fetch_add(1, AcqRel);
         self.set_state(leg, state);
         for page in 0..pages {

@@ -15,6 +15,9 @@
 //!   since counts.
 //!
 //! A bit is cleared lazily: nothing under way in the region, all legs in sync, and flushed.
+//!
+//! A leg that cannot flush is called failed. Where it is the last one in sync, the flush fails for all users of the mirror, and the leg is
+//! called failed as soon as another one is in sync.
 
 pub(crate) mod format;
 mod io;
@@ -23,6 +26,7 @@ mod meta;
 mod upkeep;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::flush_line::FlushLine;
 use crate::io::{Op, OpSet};
 use crate::openings::Openings;
 use crate::range_lock::RangeLock;
@@ -98,6 +102,7 @@ struct Shared {
     /// all regions; one addition per write, no lock.
     regions: Box<[AtomicU32]>,
     ranges: RangeLock,
+    flushes: Arc<FlushLine>,
     /// Held across metadata writes; one range, so a fair asynchronous mutex.
     meta_turn: RangeLock,
     /// The metadata as it is on the legs; locked for copies only.
@@ -121,6 +126,8 @@ struct Leg {
     /// The last generation that it is known to have. Written with the metadata turn held.
     generation: AtomicU64,
     state: AtomicU8,
+    /// A flush failed on it when no other one had all that it has: it may lose what reads well.
+    is_unflushed: AtomicBool,
     read_errors: AtomicU64,
     repairs: AtomicU64,
 }
@@ -169,6 +176,13 @@ impl Shared {
 
     fn in_sync(&self) -> LegSet {
         self.legs_where(|state| state == LegState::InSync)
+    }
+
+    /// Legs in sync, and of these the ones that may lose what they have.
+    fn in_sync_and_unflushed(&self) -> (LegSet, LegSet) {
+        let in_sync = self.in_sync();
+        let unflushed = in_sync.iter().copied().filter(|leg| self.legs[*leg].is_unflushed.load(Acquire)).collect();
+        (in_sync, unflushed)
     }
 
     fn all_in_sync(&self) -> bool {
@@ -660,6 +674,7 @@ fn assemble(
         slot_first: AtomicU64::new(0),
         generation: AtomicU64::new(0),
         state: AtomicU8::new(record.state.code()),
+        is_unflushed: AtomicBool::new(false),
         read_errors: AtomicU64::new(0),
         repairs: AtomicU64::new(0),
     };
@@ -671,6 +686,7 @@ fn assemble(
         region_blocks: superblock.region_blocks,
         regions: words,
         ranges: RangeLock::new((1 << 20) / superblock.block_size as u64),
+        flushes: Arc::default(),
         meta_turn: RangeLock::new(1),
         meta: Mutex::new(Meta { superblock, pages }),
         unrecorded: AtomicBool::new(false),

@@ -6,6 +6,7 @@ use super::{CLEAN_INTERVAL_NS, DIRTY, LEGS_MAX, LegSet, NEEDS_SYNC, Shared};
 use crate::io::{Flags, Io, Status};
 use crate::slots::Slots;
 use smallvec::SmallVec;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
@@ -157,7 +158,8 @@ impl Inner {
     pub(super) async fn clean(&self) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
-        if !shared.all_in_sync() {
+        let (in_sync, unflushed) = shared.in_sync_and_unflushed();
+        if in_sync.len() < shared.legs.len() || !unflushed.is_empty() {
             return Ok(());
         }
         // Taken out of memory first: a write that starts now waits for the turn, then sets the bit again.
@@ -209,7 +211,7 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) async fn resync(&self, pause_ns: u64) -> Result<(), Status> {
+    pub(super) async fn resync(self: &Rc<Self>, pause_ns: u64) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.resync_turn.lock(0, 1, true).await;
         loop {
@@ -233,7 +235,7 @@ impl Inner {
         legs.into_iter().map(|leg| (leg, shared.legs[leg].joins.load(Acquire))).collect()
     }
 
-    async fn resync_pass(&self, pause_ns: u64) -> Result<(), Status> {
+    async fn resync_pass(self: &Rc<Self>, pause_ns: u64) -> Result<(), Status> {
         let (shared, mut outcome) = (&self.shared, Ok(()));
         for region in 0..shared.regions.len() {
             if shared.regions[region].load(Acquire) & NEEDS_SYNC != 0 {
@@ -250,7 +252,7 @@ impl Inner {
         outcome
     }
 
-    async fn resync_region(&self, region: usize) -> Result<(), Status> {
+    async fn resync_region(self: &Rc<Self>, region: usize) -> Result<(), Status> {
         let shared = &self.shared;
         let start = region as u64 * shared.region_blocks;
         let end = (start + shared.region_blocks).min(shared.info.blocks);
@@ -267,7 +269,7 @@ impl Inner {
 
     /// Legs that have been given everything become legs in sync; not those that have joined again meanwhile, and none while a write that
     /// failed on the legs in sync may have reached only these: what is read of it until then must stay, whichever leg is lost.
-    async fn promote(&self, covered: &[(usize, u32)]) -> Result<(), Status> {
+    async fn promote(self: &Rc<Self>, covered: &[(usize, u32)]) -> Result<(), Status> {
         let shared = &self.shared;
         if covered.is_empty() {
             return Ok(());
@@ -281,6 +283,10 @@ impl Inner {
             if shared.leg_state(*leg) != LegState::Failed && shared.legs[*leg].joins.load(Acquire) == *joins {
                 self.set_state(*leg, LegState::InSync);
             }
+        }
+        let (in_sync, unflushed) = shared.in_sync_and_unflushed();
+        if unflushed.len() < in_sync.len() {
+            unflushed.iter().for_each(|leg| self.set_state(*leg, LegState::Failed));
         }
         self.write_superblocks().await
     }

@@ -100,7 +100,7 @@ impl ParityDevice {
 
 impl Inner {
     /// Makes the parts of the head that these blocks are in equal on all members in use, durably, where they may differ.
-    pub(super) async fn agree(&self, lba: u64, nblocks: u64) -> Result<(), Status> {
+    pub(super) async fn agree(self: &Rc<Self>, lba: u64, nblocks: u64) -> Result<(), Status> {
         let unequal = &self.shared.unequal;
         if !unequal.is_in(lba, nblocks) {
             return Ok(());
@@ -113,7 +113,7 @@ impl Inner {
     }
 
     /// The same for who holds the parts.
-    async fn agree_held(&self, parts: Range<u64>) -> Result<(), Status> {
+    async fn agree_held(self: &Rc<Self>, parts: Range<u64>) -> Result<(), Status> {
         let unequal = &self.shared.unequal;
         let differing: Vec<u64> = parts.filter(|part| unequal.has(*part)).collect();
         for part in &differing {
@@ -128,7 +128,7 @@ impl Inner {
     }
 
     /// Before the device is closed, by who holds the head: whether all of it is equal now. Much that is left is not waited for.
-    pub(super) async fn agree_at_close(&self) -> Result<bool, Status> {
+    pub(super) async fn agree_at_close(self: &Rc<Self>) -> Result<bool, Status> {
         let unequal = &self.shared.unequal;
         if unequal.left.load(Acquire) > CLOSE_PARTS_MAX {
             return Ok(false);
@@ -137,14 +137,14 @@ impl Inner {
         Ok(true)
     }
 
-    async fn compare(&self, parts: Range<u64>) -> Result<(), Status> {
+    async fn compare(self: &Rc<Self>, parts: Range<u64>) -> Result<(), Status> {
         let blocks = self.shared.unequal.blocks_of(parts.clone());
         let _alone = self.shared.ranges.lock(blocks.start, blocks.end - blocks.start, true).await;
         // With the range held: the members may belong to others once the device is closed.
         if self.is_ending() { Ok(()) } else { self.agree_held(parts).await }
     }
 
-    async fn compare_until_done(&self) {
+    async fn compare_until_done(self: &Rc<Self>) {
         let unequal = &self.shared.unequal;
         let mut next = 0;
         while unequal.blocks() > 0 {

@@ -28,7 +28,7 @@ impl Channel for ParityChannel {
         IoFuture::steps(&self.0.reactor, async move {
             let mut io = io;
             let status = match io.op {
-                Op::Flush => inner.flush().await,
+                Op::Flush => inner.ear.flush(&inner.reactor, inner.clone().flush_members()).await,
                 Op::Unmap => inner.unmap(&io).await,
                 Op::Verify => inner.verify(&io).await,
                 _ if io.lba.0 < inner.shared.geometry().head => inner.write_head(&mut io).await,
@@ -135,7 +135,7 @@ impl Inner {
     }
 
     /// A read in pieces, some of which may have to be computed.
-    async fn read_pieces(&self, mut io: Io) -> Done {
+    async fn read_pieces(self: &Rc<Self>, mut io: Io) -> Done {
         let block_size = self.shared.block_size();
         if let Err(status) = steps::provide(&self.reactor, &mut io, self.shared.opened.block_size).await {
             return io.done(status);
@@ -175,7 +175,7 @@ impl Inner {
     // --- writing ----------------------------------------------------------------------------------------------------
 
     /// The same on all members that are written.
-    async fn write_head(&self, io: &mut Io) -> Result<(), Status> {
+    async fn write_head(self: &Rc<Self>, io: &mut Io) -> Result<(), Status> {
         self.agree(io.lba.0, io.nblocks as u64).await?;
         let _alone = self.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
         Box::pin(self.begin_head()).await?;

@@ -3,6 +3,7 @@
 
 use super::Shared;
 use crate::device::Channel;
+use crate::flush_line::FlushEar;
 use crate::io::{Done, Io, Status};
 use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, OnceCell};
@@ -16,6 +17,7 @@ pub(super) struct Inner {
     links: Vec<OnceCell<Box<Link>>>,
     /// Times that operations were to be given up.
     pub(super) aborts: Cell<u64>,
+    pub(super) ear: FlushEar,
 }
 
 struct Link {
@@ -37,7 +39,8 @@ impl Channel for NoChannel {
 impl Inner {
     pub(super) fn new(shared: Arc<Shared>, reactor: Rc<Reactor>) -> Rc<Inner> {
         let links = shared.members.iter().map(|_| OnceCell::new()).collect();
-        Rc::new(Inner { shared, reactor, links, aborts: Cell::new(0) })
+        let ear = FlushEar::new(&shared.flushes);
+        Rc::new(Inner { shared, reactor, links, aborts: Cell::new(0), ear })
     }
 
     /// The channel to the device that has a member's place now. Where none can be had the member is as good as broken, and

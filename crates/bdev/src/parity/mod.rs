@@ -41,6 +41,7 @@ mod upkeep;
 mod versions;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
+use crate::flush_line::FlushLine;
 use crate::io::Status;
 use crate::range_lock::RangeLock;
 use format::Superblock;
@@ -139,6 +140,7 @@ struct Shared {
     members: Vec<Member>,
     /// Of writes, and of what computes or copies beside them; in blocks of the device.
     ranges: RangeLock,
+    flushes: Arc<FlushLine>,
     /// Held across metadata writes; one range, so a fair asynchronous mutex.
     meta_turn: RangeLock,
     /// The superblock as it is on the members; locked for copies only.

@@ -479,6 +479,7 @@ fn assemble(
         rows: AtomicU64::new(geometry.rows),
         members: members.into_iter().zip(&superblock.members).map(member).collect(),
         ranges: RangeLock::new(geometry.row_blocks()),
+        flushes: Arc::default(),
         meta_turn: RangeLock::new(1),
         rebuilt_rows: AtomicU64::new(rebuilt.map_or(0, |record| record.rebuilt_rows)),
         superblock: Mutex::new(superblock),

@@ -67,7 +67,7 @@ impl Pace {
 
 impl Inner {
     /// Rebuilds a member, again and again while that fails for what may pass.
-    async fn rebuild_until_done(&self, member: usize) {
+    async fn rebuild_until_done(self: &Rc<Self>, member: usize) {
         let (shared, joins) = (&self.shared, self.joins(member));
         let mut pause_ns = SECOND_NS;
         loop {
@@ -106,7 +106,7 @@ impl Inner {
         }
     }
 
-    async fn rebuild(&self) -> Result<(), Status> {
+    async fn rebuild(self: &Rc<Self>) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.rebuild_turn.lock(0, 1, true).await;
         if self.is_ending() {
@@ -119,7 +119,7 @@ impl Inner {
         outcome
     }
 
-    async fn rebuild_member(&self, member: usize) -> Result<(), Status> {
+    async fn rebuild_member(self: &Rc<Self>, member: usize) -> Result<(), Status> {
         let shared = &self.shared;
         let joins = self.joins(member);
         self.rebuild_head().await?;
@@ -258,7 +258,7 @@ impl Inner {
     }
 
     /// Records how far it has got, so that a restart goes on from there.
-    async fn note_rebuilt(&self, member: usize, joins: u32) -> Result<(), Status> {
+    async fn note_rebuilt(self: &Rc<Self>, member: usize, joins: u32) -> Result<(), Status> {
         let rows = self.shared.rebuilt_rows.load(Acquire);
         self.flush().await?;
         let _turn = self.shared.meta_turn.lock(0, 1, true).await;

@@ -9,6 +9,7 @@ use crate::slots::Slots;
 use crate::steps;
 use reactor::{Buf, SgList};
 use smallvec::SmallVec;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::*;
 
 impl Inner {
@@ -106,8 +107,13 @@ impl Inner {
         }
     }
 
+    /// For the device itself. Its users hear of a failure with their next flush.
+    pub(super) async fn flush(self: &Rc<Self>) -> Result<(), Status> {
+        self.shared.flushes.run(&self.reactor, self.clone().flush_members()).await.map(drop)
+    }
+
     /// Makes completed writes durable. A member that cannot may lose what was acknowledged, and is called failed.
-    pub(super) async fn flush(&self) -> Result<(), Status> {
+    pub(super) async fn flush_members(self: Rc<Self>) -> Result<(), Status> {
         let active = self.shared.active();
         let joins: SmallVec<[u32; PARITY_MEMBERS_MAX]> = active.iter().map(|member| self.joins(*member)).collect();
         let mut parts = Parts::default();
@@ -206,7 +212,7 @@ impl Inner {
     }
 
     /// As before a shutdown. Where much of the head is not compared yet the superblocks go on to say so.
-    pub(super) async fn settle(&self) -> Result<(), Status> {
+    pub(super) async fn settle(self: &Rc<Self>) -> Result<(), Status> {
         self.flush().await?;
         let _alone = self.shared.ranges.lock(0, self.shared.geometry().head, true).await;
         if !self.agree_at_close().await? {

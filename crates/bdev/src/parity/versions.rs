@@ -8,10 +8,11 @@ use crate::io::{Done, Io, Lba, Status};
 use crate::range_lock::RangeGuard;
 use crate::steps;
 use reactor::SgList;
+use std::rc::Rc;
 
 impl Inner {
     /// A read of a version other than the usual one. Nothing is repaired by it: which of them is right is not known here.
-    pub(super) async fn read_version(&self, mut io: Io) -> Done {
+    pub(super) async fn read_version(self: &Rc<Self>, mut io: Io) -> Done {
         let lent = io.bufs.is_empty();
         let status = match steps::provide(&self.reactor, &mut io, self.shared.opened.block_size).await {
             Ok(()) => self.fill_version(&mut io).await,
@@ -23,7 +24,7 @@ impl Inner {
         io.done(steps::status_of(status))
     }
 
-    async fn fill_version(&self, io: &mut Io) -> Result<(), Status> {
+    async fn fill_version(self: &Rc<Self>, io: &mut Io) -> Result<(), Status> {
         self.agree(io.lba.0, io.nblocks as u64).await?;
         let mut lba = io.lba.0;
         while lba < io.end() {
@@ -50,7 +51,7 @@ impl Inner {
     /// Compares what members have with what the others say, as far as all of them are there; what one cannot read is computed
     /// and rewritten. Which of those that disagree is right is not known here: that is [`Status::Corrupt`]. So is a row that
     /// was never written, or was being written when the power failed.
-    pub(super) async fn verify(&self, io: &Io) -> Result<(), Status> {
+    pub(super) async fn verify(self: &Rc<Self>, io: &Io) -> Result<(), Status> {
         self.agree(io.lba.0, io.nblocks as u64).await?;
         let mut lba = io.lba.0;
         while lba < io.end() {

@@ -139,6 +139,13 @@ impl Medium {
     fn is_mapped(&self) -> bool {
         matches!(self, Medium::Mapped { .. })
     }
+
+    /// A range of a mapped log is going to be read.
+    fn fetch(&self, offset: u64, bytes: u64) {
+        if let Medium::Mapped { reactor, pmem, first_byte } = self {
+            reactor.driver().pmem_fetch(*pmem, first_byte + offset, bytes);
+        }
+    }
 }
 
 /// The shape of one shard's log.

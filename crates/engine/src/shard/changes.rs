@@ -5,7 +5,7 @@
 //! (a deleted snapshot in between gives what it has to the layer above it): the extents that were looked at are compared at
 //! the end, and looked at again if they are others by then.
 
-use super::dirty::BlockSet;
+use super::dirty_blocks::BlockSet;
 use super::index::Place;
 use super::{Defect, Shard};
 use crate::units::EXTENT_BLOCKS;

@@ -5,7 +5,7 @@
 //! overwrite is repaired by replay. That is why deltas are merged into whole blocks, in the log, first.
 
 use super::data::one;
-use super::dirty::BlockSet;
+use super::dirty_blocks::BlockSet;
 use super::index::Taken;
 use super::log_map::{IN_PLACE, LogPlace};
 use super::patience::Refused;

@@ -10,71 +10,14 @@
 //! Where the capacity device is made of disks that seek they queue in [lanes](super::lane), one for each disk; otherwise in
 //! one.
 
+use super::dirty_blocks::{BlockSet, DirtyBlocks, Place};
 use super::lane::{Entry, Lane};
 use crate::units::{EXTENT_BLOCKS, LogTail};
 use reactor::Table;
 use std::collections::VecDeque;
 use zerocopy::FromZeros;
 
-const WORDS: usize = EXTENT_BLOCKS as usize / 64;
 const NONE: u32 = u32::MAX;
-
-/// One bit per block of an extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BlockSet([u64; WORDS]);
-
-impl Default for BlockSet {
-    fn default() -> BlockSet {
-        BlockSet::EMPTY
-    }
-}
-
-impl BlockSet {
-    pub(crate) const EMPTY: BlockSet = BlockSet([0; WORDS]);
-    pub(crate) const FULL: BlockSet = BlockSet([u64::MAX; WORDS]);
-
-    #[inline]
-    pub(crate) fn contains(&self, index: u32) -> bool {
-        self.0[index as usize / 64] & (1 << (index % 64)) != 0
-    }
-
-    #[inline]
-    pub(crate) fn insert(&mut self, index: u32) {
-        self.0[index as usize / 64] |= 1 << (index % 64);
-    }
-
-    #[inline]
-    pub(crate) fn remove(&mut self, index: u32) {
-        self.0[index as usize / 64] &= !(1 << (index % 64));
-    }
-
-    pub(crate) fn without(&self, other: &BlockSet) -> BlockSet {
-        BlockSet(std::array::from_fn(|word| self.0[word] & !other.0[word]))
-    }
-
-    pub(crate) fn with(&self, other: &BlockSet) -> BlockSet {
-        BlockSet(std::array::from_fn(|word| self.0[word] | other.0[word]))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.iter().all(|word| *word == 0)
-    }
-
-    pub(crate) fn count(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter().enumerate().flat_map(|(index, word)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
-                rest &= rest - 1;
-                Some(index as u32 * 64 + bit)
-            })
-        })
-    }
-}
 
 /// What the log knows about one extent and its map page does not, as it was when it was taken.
 #[derive(Clone, Debug)]
@@ -89,31 +32,37 @@ pub(crate) struct DirtyExtent {
     pub(crate) blocks: BlockSet,
 }
 
-/// Blocks that an extent has beside its state; the slab of sets has those of extents with more.
-const FEW: usize = 4;
-const NO_BLOCK: u16 = u16::MAX;
 const NO_RECORD: LogTail = LogTail { segment: u64::MAX, lsn: u64::MAX };
 
-/// The same, of an extent that is dirty: a line of the cache, so that many extents with a block or two each take little memory.
+/// Blocks that are not there, as the map page does not know.
+#[derive(Clone, Debug, Default)]
+struct Gone {
+    holes: Option<Box<BlockSet>>,
+    lost: Option<Box<BlockSet>>,
+}
+
+/// The same, of an extent that is dirty: half a line of the cache, so that many extents with a block or two each take little memory.
 #[derive(Debug, FromZeros)]
-#[repr(align(64))]
+#[repr(align(32))]
 pub(crate) struct Live {
     /// The first record that is not in the map page.
     first: LogTail,
-    /// While it is being destaged: the first record that the destage leaves, or that has come since.
+    gone: Option<Box<Gone>>,
+    /// Marked while it is being destaged.
+    blocks: Place,
+}
+
+const _: () = assert!(size_of::<Live>() == 32);
+
+/// An extent that is being destaged.
+#[derive(Debug)]
+struct UnderWay {
+    extent: u32,
+    /// The first record that the destage leaves, or that has come since.
     since: LogTail,
-    pub(crate) holes: Option<Box<BlockSet>>,
-    pub(crate) lost: Option<Box<BlockSet>>,
-    /// The blocks, unless there are `many`.
-    few: [u16; FEW],
-    /// The blocks are in the set of this slot.
-    many: bool,
-    destaging: bool,
     /// The destage leaves some of it.
     is_left: bool,
 }
-
-const _: () = assert!(size_of::<Live>() == 64);
 
 /// The lane of an extent.
 pub(crate) type LaneOf = Box<dyn Fn(u32) -> usize>;
@@ -126,10 +75,8 @@ pub(crate) struct DirtyExtents {
     slab: Table<Live>,
     /// Slots from here on have never been used.
     slab_used: usize,
-    /// Per slot that may ever be used the bits of its blocks, when it has many; zero otherwise, and mostly never touched.
-    sets: Vec<[u64; WORDS]>,
-    /// Slots from here on have never had many blocks.
-    sets_used: usize,
+    /// Those of each slot.
+    dirty: DirtyBlocks,
     free: Vec<u32>,
     /// At least one. An entry holds while the extent is queued with that very record.
     lanes: Vec<Lane>,
@@ -138,7 +85,7 @@ pub(crate) struct DirtyExtents {
     /// Extents of which a destage has left the younger part, by first record: in the midst of those of the others.
     left: VecDeque<Entry>,
     /// Extents being destaged, few.
-    under_way: Vec<u32>,
+    under_way: Vec<UnderWay>,
     blocks: u64,
 }
 
@@ -149,8 +96,7 @@ impl DirtyExtents {
             index: vec![NONE; extents as usize],
             slab: Table::zeroed(extents as usize),
             slab_used: 0,
-            sets: vec![[0; WORDS]; extents as usize],
-            sets_used: 0,
+            dirty: DirtyBlocks::new(extents as usize),
             free: Vec::new(),
             lanes: vec![Lane::default()],
             lane_of: None,
@@ -179,10 +125,7 @@ impl DirtyExtents {
     pub(crate) fn grow(&mut self, extents: u32) {
         self.index.resize(extents as usize, NONE);
         self.slab = std::mem::replace(&mut self.slab, Table::zeroed(0)).extended(extents as usize);
-        // Not resized: that would touch all of it.
-        let mut sets = vec![[0; WORDS]; extents as usize];
-        sets[..self.sets_used].copy_from_slice(&self.sets[..self.sets_used]);
-        self.sets = sets;
+        self.dirty.grow(extents as usize);
     }
 
     #[inline]
@@ -211,10 +154,8 @@ impl DirtyExtents {
     /// Whether a block's newest bytes (or checksum) are in the log map, or in a chain of deltas.
     #[inline]
     pub(crate) fn has(&self, block: u32) -> bool {
-        self.slot(block / EXTENT_BLOCKS).is_some_and(|slot| {
-            let (state, index) = (&self.slab[slot], block % EXTENT_BLOCKS);
-            if state.many { bit(&self.sets[slot], index) } else { state.few.contains(&(index as u16)) }
-        })
+        let slot = self.slot(block / EXTENT_BLOCKS);
+        slot.is_some_and(|slot| self.dirty.has(slot, &self.slab[slot].blocks, block % EXTENT_BLOCKS))
     }
 
     /// The block is marked soon: where the extent's state is, is wanted, and where that goes if it has none yet.
@@ -237,9 +178,11 @@ impl DirtyExtents {
     #[inline]
     fn prefetch_at(&self, slot: usize, block: u32) {
         reactor::prefetch(&self.slab[slot]);
-        if slot < self.sets_used {
-            reactor::prefetch(&self.sets[slot][(block % EXTENT_BLOCKS) as usize / 64]);
-        }
+        self.dirty.prefetch(slot, block % EXTENT_BLOCKS);
+    }
+
+    fn under_way_of(&mut self, extent: u32) -> Option<&mut UnderWay> {
+        self.under_way.iter_mut().find(|other| other.extent == extent)
     }
 
     /// The slot of an extent that record `at` says something about.
@@ -254,9 +197,11 @@ impl DirtyExtents {
             self.index[extent as usize] = slot;
             self.lane(extent).push((extent, at));
         }
-        let state = &mut self.slab[slot as usize];
-        if state.destaging && state.since == NO_RECORD {
-            state.since = at;
+        if self.slab[slot as usize].blocks.mark
+            && let Some(under_way) = self.under_way_of(extent)
+            && under_way.since == NO_RECORD
+        {
+            under_way.since = at;
         }
         slot as usize
     }
@@ -266,53 +211,26 @@ impl DirtyExtents {
         let slot = std::mem::replace(&mut self.index[extent as usize], NONE);
         if slot != NONE {
             self.empty(slot as usize);
-            let state = &mut self.slab[slot as usize];
-            (state.holes, state.lost) = (None, None);
+            self.slab[slot as usize].gone = None;
             self.free.push(slot);
-            self.under_way.retain(|other| *other != extent);
+            self.under_way.retain(|other| other.extent != extent);
         }
     }
 
     fn empty(&mut self, slot: usize) {
-        let state = &mut self.slab[slot];
-        if state.many {
-            self.sets[slot] = [0; WORDS];
-        }
-        (state.many, state.few) = (false, [NO_BLOCK; FEW]);
+        self.dirty.clear(slot, &mut self.slab[slot].blocks);
     }
 
     /// The dirty blocks of a slot.
     fn set_of(&self, slot: usize) -> BlockSet {
-        let state = &self.slab[slot];
-        if state.many {
-            return BlockSet(self.sets[slot]);
-        }
-        let mut set = BlockSet::EMPTY;
-        state.few.iter().filter(|index| **index != NO_BLOCK).for_each(|index| set.insert(*index as u32));
-        set
+        self.dirty.set(slot, &self.slab[slot].blocks)
     }
 
     /// Adds a block to a slot, counted; the state of its extent.
     #[inline]
     fn add(&mut self, slot: usize, index: u32) -> &mut Live {
-        let (state, set) = (&mut self.slab[slot], &mut self.sets[slot]);
-        let fresh = if state.many {
-            !bit(set, index)
-        } else if state.few.contains(&(index as u16)) {
-            false
-        } else if let Some(room) = state.few.iter_mut().find(|other| **other == NO_BLOCK) {
-            *room = index as u16;
-            true
-        } else {
-            state.few.iter().for_each(|other| set[*other as usize / 64] |= 1 << (other % 64));
-            state.many = true;
-            self.sets_used = self.sets_used.max(slot + 1);
-            true
-        };
-        if state.many {
-            set[index as usize / 64] |= 1 << (index % 64);
-        }
-        self.blocks += fresh as u64;
+        let state = &mut self.slab[slot];
+        self.blocks += self.dirty.insert(slot, &mut state.blocks, index) as u64;
         state
     }
 
@@ -344,19 +262,18 @@ impl DirtyExtents {
         let slot = self.slot(extent).expect("what is queued is dirty");
         let blocks = self.set_of(slot);
         let state = &mut self.slab[slot];
-        state.destaging = true;
-        (state.since, state.is_left) = (NO_RECORD, false);
-        let (first, holes, lost) = (state.first, state.holes.clone(), state.lost.clone());
-        let copy = DirtyExtent { extent, first, holes, lost, blocks };
-        self.under_way.push(extent);
+        state.blocks.mark = true;
+        let Gone { holes, lost } = state.gone.as_deref().cloned().unwrap_or_default();
+        let copy = DirtyExtent { extent, first: state.first, holes, lost, blocks };
+        self.under_way.push(UnderWay { extent, since: NO_RECORD, is_left: false });
         (extent, copy)
     }
 
     /// Of an extent that has been taken, what is in the log from this record on, which is behind its first one, stays dirty,
     /// whatever comes of the destage.
     pub(crate) fn leave(&mut self, extent: u32, from: LogTail) {
-        if let Some(state) = self.get_mut(extent) {
-            (state.since, state.is_left) = (from, true);
+        if let Some(under_way) = self.under_way_of(extent) {
+            (under_way.since, under_way.is_left) = (from, true);
         }
     }
 
@@ -371,13 +288,13 @@ impl DirtyExtents {
 
     /// A destage has ended. With `done` what is left dates from after its start; otherwise from before.
     pub(crate) fn settle(&mut self, extent: u32, done: bool) {
-        self.under_way.retain(|other| *other != extent);
+        let ended = self.under_way.iter().position(|other| other.extent == extent);
+        let ended = ended.map(|at| self.under_way.swap_remove(at));
         let Some(slot) = self.slot(extent) else { return };
-        let no_blocks = self.set_of(slot).is_empty();
+        let clean = self.set_of(slot).is_empty() && self.slab[slot].gone.is_none();
         let state = &mut self.slab[slot];
-        state.destaging = false;
-        let since = std::mem::replace(&mut state.since, NO_RECORD);
-        let clean = no_blocks && state.holes.is_none() && state.lost.is_none();
+        state.blocks.mark = false;
+        let (since, is_left) = ended.map_or((NO_RECORD, false), |ended| (ended.since, ended.is_left));
         if done && clean {
             self.forget(extent);
             return;
@@ -386,7 +303,7 @@ impl DirtyExtents {
             assert!(since != NO_RECORD, "what is dirty after a destage was left or written since");
             state.first = since;
         }
-        let (first, is_left) = (state.first, state.is_left);
+        let first = state.first;
         if is_left && done && self.left.back().is_none_or(|(_, last)| *last <= first) {
             return self.left.push_back((extent, first));
         }
@@ -397,7 +314,7 @@ impl DirtyExtents {
     pub(crate) fn tail(&mut self) -> Option<LogTail> {
         self.pass_over();
         let queued = self.lanes.iter().filter_map(Lane::oldest).chain(self.left.front().map(|(_, first)| *first));
-        let under_way = self.under_way.iter().filter_map(|extent| self.get(*extent)).map(|state| state.first).min();
+        let under_way = self.under_way.iter().filter_map(|other| self.get(other.extent)).map(|state| state.first).min();
         queued.chain(under_way).min()
     }
 
@@ -428,7 +345,7 @@ impl DirtyExtents {
     }
 
     pub(crate) fn is_destaging(&self, extent: u32) -> bool {
-        self.under_way.contains(&extent)
+        self.under_way.iter().any(|other| other.extent == extent)
     }
 
     /// Extents being destaged.
@@ -440,7 +357,7 @@ impl DirtyExtents {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.index.capacity() * 4
             + self.slab_used * size_of::<Live>()
-            + self.sets_used * size_of::<BlockSet>()
+            + self.dirty.memory_bytes()
             + self.lanes.iter().map(Lane::memory_bytes).sum::<usize>()
             + self.left.capacity() * size_of::<Entry>()
     }
@@ -456,11 +373,8 @@ impl DirtyExtents {
         let index = block % EXTENT_BLOCKS;
         let slot = self.touch(block / EXTENT_BLOCKS, at);
         let state = self.add(slot, index);
-        if let Some(holes) = &mut state.holes {
-            holes.remove(index);
-        }
-        if let Some(lost) = &mut state.lost {
-            lost.remove(index);
+        if let Some(gone) = &mut state.gone {
+            [&mut gone.holes, &mut gone.lost].into_iter().flatten().for_each(|set| set.remove(index));
         }
     }
 
@@ -471,14 +385,14 @@ impl DirtyExtents {
             let state = self.add(slot, block % EXTENT_BLOCKS);
             // One that is older already stays so: the tail may have moved on past it.
             state.first = state.first.min(tail);
-            if state.destaging {
+            if let Some(under_way) = self.under_way_of(block / EXTENT_BLOCKS) {
                 // Whatever the destage does: it does not do this.
-                state.since = state.since.min(tail);
+                under_way.since = under_way.since.min(tail);
             }
         }
         // In their order again.
         let queued = self.extents().filter_map(|extent| Some((extent, self.get(extent)?)));
-        let queued = queued.filter(|(_, state)| !state.destaging);
+        let queued = queued.filter(|(_, state)| !state.blocks.mark);
         let mut queue: Vec<Entry> = queued.map(|(extent, state)| (extent, state.first)).collect();
         queue.sort_by_key(|(_, first)| *first);
         self.left.clear();
@@ -495,9 +409,9 @@ impl DirtyExtents {
     /// The block is a hole from record `at` on.
     pub(crate) fn mark_hole(&mut self, block: u32, at: LogTail) {
         let (slot, index) = (self.touch(block / EXTENT_BLOCKS, at), block % EXTENT_BLOCKS);
-        let state = &mut self.slab[slot];
-        state.holes.get_or_insert_with(Default::default).insert(index);
-        if let Some(lost) = &mut state.lost {
+        let gone = self.slab[slot].gone.get_or_insert_default();
+        gone.holes.get_or_insert_default().insert(index);
+        if let Some(lost) = &mut gone.lost {
             lost.remove(index);
         }
     }
@@ -505,9 +419,9 @@ impl DirtyExtents {
     /// The block is lost from record `at` on.
     pub(crate) fn mark_lost(&mut self, block: u32, at: LogTail) {
         let (slot, index) = (self.touch(block / EXTENT_BLOCKS, at), block % EXTENT_BLOCKS);
-        let state = &mut self.slab[slot];
-        state.lost.get_or_insert_with(Default::default).insert(index);
-        if let Some(holes) = &mut state.holes {
+        let gone = self.slab[slot].gone.get_or_insert_default();
+        gone.lost.get_or_insert_default().insert(index);
+        if let Some(holes) = &mut gone.holes {
             holes.remove(index);
         }
     }
@@ -515,16 +429,8 @@ impl DirtyExtents {
     /// The block is no longer dirty.
     pub(crate) fn unmark(&mut self, block: u32) {
         let Some(slot) = self.slot(block / EXTENT_BLOCKS) else { return };
-        let (state, set, index) = (&mut self.slab[slot], &mut self.sets[slot], block % EXTENT_BLOCKS);
-        let was = if state.many {
-            let was = bit(set, index);
-            set[index as usize / 64] &= !(1 << (index % 64));
-            was
-        } else {
-            let found = state.few.iter_mut().find(|other| **other == index as u16);
-            found.map(|other| *other = NO_BLOCK).is_some()
-        };
-        self.blocks -= was as u64;
+        let state = &mut self.slab[slot];
+        self.blocks -= self.dirty.remove(slot, &mut state.blocks, block % EXTENT_BLOCKS) as u64;
     }
 
     /// All dirty blocks of an extent are no longer.
@@ -539,30 +445,36 @@ impl DirtyExtents {
 #[inline]
 fn holds(index: &[u32], slab: &[Live], (extent, first): &Entry) -> bool {
     let slot = index[*extent as usize];
-    slot != NONE && !slab[slot as usize].destaging && slab[slot as usize].first == *first
-}
-
-#[inline]
-fn bit(set: &[u64; WORDS], index: u32) -> bool {
-    set[index as usize / 64] & (1 << (index % 64)) != 0
+    slot != NONE && !slab[slot as usize].blocks.mark && slab[slot as usize].first == *first
 }
 
 impl Live {
     fn new(first: LogTail) -> Live {
-        let (holes, lost, few) = (None, None, [NO_BLOCK; FEW]);
-        Live { first, since: NO_RECORD, holes, lost, few, many: false, destaging: false, is_left: false }
+        Live { first, gone: None, blocks: Place::EMPTY }
     }
 
     /// Whether the block is a hole that the map page does not know.
     #[inline]
     pub(crate) fn is_hole(&self, index: u32) -> bool {
-        self.holes.as_ref().is_some_and(|holes| holes.contains(index))
+        self.gone.as_ref().and_then(|gone| gone.holes.as_ref()).is_some_and(|holes| holes.contains(index))
     }
 
     /// Whether the block is lost, and the map page does not know.
     #[inline]
     pub(crate) fn is_lost(&self, index: u32) -> bool {
-        self.lost.as_ref().is_some_and(|lost| lost.contains(index))
+        self.gone.as_ref().and_then(|gone| gone.lost.as_ref()).is_some_and(|lost| lost.contains(index))
+    }
+
+    /// The map page knows these holes and these losses, or something lies over them.
+    pub(crate) fn settle_gone(&mut self, holes: &BlockSet, lost: &BlockSet) {
+        let Some(gone) = &mut self.gone else { return };
+        for (mine, settled) in [(&mut gone.holes, holes), (&mut gone.lost, lost)] {
+            let rest = mine.take().map(|set| Box::new(set.without(settled)));
+            *mine = rest.filter(|set| !set.is_empty());
+        }
+        if gone.holes.is_none() && gone.lost.is_none() {
+            self.gone = None;
+        }
     }
 }
 

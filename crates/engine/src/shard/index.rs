@@ -15,8 +15,9 @@ mod young;
 pub(crate) use young::{Keeps, Taken};
 
 use super::Defect;
-use super::dirty::{BlockSet, DirtyExtent, DirtyExtents, Live};
-use super::log_map::{IN_PLACE, LogMap, LogPlace};
+use super::dirty::{DirtyExtent, DirtyExtents, Live};
+use super::dirty_blocks::BlockSet;
+use super::log_map::{IN_PLACE, LogMap, LogPlace, Near};
 use super::places::{FixedState, Places};
 use crate::bands::BandAt;
 use crate::log::{Placed, Record, Sink};
@@ -34,6 +35,8 @@ pub(crate) const CHAIN_MAX: usize = 16;
 
 /// Blocks of a write that are prefetched: about as many misses as a core has under way.
 const PREFETCHED_MAX: u32 = 8;
+/// Blocks that are looked up ahead when a segment is used again.
+const RECLAIM_AHEAD: usize = 8;
 
 /// Where a block's newest bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +81,8 @@ struct State {
     dirty: DirtyExtents,
     places: Places,
     chains: HashMap<u32, Chain, FixedState>,
-    /// Per segment place, the blocks that were written there.
-    segments: Box<[Vec<u32>]>,
+    /// Per segment place, where in the map the blocks are that were written there.
+    segments: Box<[Vec<Near>]>,
     /// Per segment place, the segment that was written there last.
     sequences: Box<[u64]>,
     /// The first record of each segment since the tail's.
@@ -342,10 +345,9 @@ impl Index {
         }
         // What was below the deltas.
         if let Some(dirty) = state.dirty.get_mut(extent_of(block)) {
-            for set in [&mut dirty.holes, &mut dirty.lost] {
-                set.iter_mut().for_each(|set| set.remove(block % EXTENT_BLOCKS));
-                *set = set.take().filter(|set| !set.is_empty());
-            }
+            let mut below = BlockSet::EMPTY;
+            below.insert(block % EXTENT_BLOCKS);
+            dirty.settle_gone(&below, &below);
         }
         true
     }
@@ -396,7 +398,7 @@ impl Index {
                 + state.dirty.memory_bytes()
                 + state.places.memory_bytes()
                 + state.named.memory_bytes()
-                + state.segments.iter().map(|blocks| blocks.capacity() * 4).sum::<usize>(),
+                + state.segments.iter().map(|blocks| blocks.capacity() * size_of::<Near>()).sum::<usize>(),
         }
     }
 
@@ -639,13 +641,8 @@ impl Index {
     pub(crate) fn settled_holes(&self, taken: &DirtyExtent, moved: &BlockSet) {
         let mut state = self.state.borrow_mut();
         let Some(live) = state.dirty.get_mut(taken.extent()) else { return };
-        for (mine, theirs) in [(&mut live.holes, &taken.holes), (&mut live.lost, &taken.lost)] {
-            let (Some(set), Some(known)) = (mine.as_mut(), theirs.as_ref()) else { continue };
-            known.iter().filter(|index| !moved.contains(*index)).for_each(|index| set.remove(index));
-            if set.is_empty() {
-                *mine = None;
-            }
-        }
+        let known = |set: &Option<Box<BlockSet>>| set.as_ref().map_or(BlockSet::EMPTY, |set| set.without(moved));
+        live.settle_gone(&known(&taken.holes), &known(&taken.lost));
     }
 
     /// What the log has from `tail` on, where the durable checkpoint begins its replay, is to be destaged (once more). How many
@@ -658,9 +655,11 @@ impl Index {
         for segment in first..=state.last.segment {
             let place = (segment % places) as u32;
             let units = place * self.segment_units..(place + 1) * self.segment_units;
-            let is_here = |block: &&u32| state.map.get(**block).is_some_and(|found| units.contains(&found.at.0));
-            blocks.extend(state.segments[place as usize].iter().filter(is_here));
+            let found = state.segments[place as usize].iter().flat_map(|near| state.map.near(*near));
+            blocks.extend(found.filter(|(_, found)| units.contains(&found.at.0)).map(|(block, _)| block));
         }
+        blocks.sort_unstable();
+        blocks.dedup();
         let before = state.dirty.blocks();
         state.dirty.mark_again(&blocks, tail);
         state.dirty.blocks() - before
@@ -794,7 +793,7 @@ impl Sink for Index {
                         state.chains.remove(&block);
                     }
                     state.dirty.mark(block, here);
-                    state.segments[segment].push(block);
+                    state.segments[segment].push(Near::of(block));
                 }
             }
             Record::Delta { block, offset, bytes, crc } => {
@@ -868,18 +867,23 @@ impl Sink for Index {
         let state = &mut *state;
         let place = (segment % state.segments.len() as u64) as u32;
         let units = place * self.segment_units..(place + 1) * self.segment_units;
-        let mut blocks = std::mem::take(&mut state.segments[place as usize]);
-        for block in blocks.drain(..) {
-            let Some(found) = state.map.get(block).filter(|found| units.contains(&found.at.0)) else { continue };
+        let mut list = std::mem::take(&mut state.segments[place as usize]);
+        let State { map, chains, dirty, .. } = state;
+        for (step, near) in list.iter().enumerate() {
+            if let Some(later) = list.get(step + RECLAIM_AHEAD) {
+                map.prefetch_near(*later);
+            }
+            // (`None`: there is something newer)
+            let Some((block, found)) = map.remove_near(*near, &units) else { continue };
             // Deltas over a settled base keep the block dirty, not the base.
-            let whole = !state.chains.contains_key(&block);
+            let whole = !chains.contains_key(&block);
             assert!(
-                !(whole && state.dirty.has(block)),
+                !(whole && dirty.has(block)),
                 "log segment {segment} holds block {block} at {found:?}, which is nowhere else"
             );
-            state.map.remove(block);
         }
+        list.clear();
         // Kept for its capacity.
-        state.segments[place as usize] = blocks;
+        state.segments[place as usize] = list;
     }
 }

@@ -1,12 +1,13 @@
 //! Block -> its newest place in the log, and its checksum: a table of buckets that are lines of the cache.
 //!
-//! Sized once, for as many blocks as the log can hold, so that it rarely grows. Almost every lookup, of a block that is there
+//! Sized once, for as many blocks as the log can hold and a third, so that it rarely grows. Almost every lookup, of a block that is there
 //! or not, touches one line: a bucket counts the blocks that would have been put into it, had it not been full, and where
 //! none were turned away nobody looks further. Removal takes a block out and counts back, so that a table in steady state
 //! stays as fast as a new one. Nothing in it moves.
 
 use crate::units::LogAt;
 use reactor::Table;
+use std::ops::Range;
 use zerocopy::FromZeros;
 
 /// Where a block's newest bytes are, as far as the log knows.
@@ -55,6 +56,41 @@ impl Bucket {
     }
 }
 
+fn entries_of(bucket: &Bucket) -> impl Iterator<Item = (u32, LogPlace)> + '_ {
+    let used = (0..WAYS).filter(|way| bucket.keys[*way] != 0);
+    used.map(|way| (bucket.keys[way] - 1, bucket.place(way)))
+}
+
+/// Multiplying spreads neighbours.
+#[inline]
+fn spread(key: u32) -> u32 {
+    let spread = key.wrapping_mul(0x9E37_79B1);
+    spread ^ (spread >> 15)
+}
+
+/// Where in a map of any size a block is, to a bucket or few: enough to find it again together with what else is there, in
+/// three bytes instead of four, for there are as many of these as the log has blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Near([u8; 3]);
+
+impl Near {
+    /// What it does not know of a spread key.
+    const REST: u32 = 0xFF;
+
+    #[inline]
+    pub(crate) fn of(block: u32) -> Near {
+        let [_, high @ ..] = spread(block + 1).to_le_bytes();
+        Near(high)
+    }
+
+    /// The first spread key there is.
+    #[inline]
+    fn first(self) -> u32 {
+        let [low, middle, high] = self.0;
+        u32::from_le_bytes([0, low, middle, high])
+    }
+}
+
 /// See the module.
 pub(crate) struct LogMap {
     buckets: Table<Bucket>,
@@ -84,10 +120,7 @@ impl LogMap {
 
     /// Every block and its place, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, LogPlace)> + '_ {
-        self.buckets.iter().flat_map(|bucket| {
-            let used = (0..WAYS).filter(|way| bucket.keys[*way] != 0);
-            used.map(|way| (bucket.keys[way] - 1, bucket.place(way)))
-        })
+        self.buckets.iter().flat_map(entries_of)
     }
 
     /// Bytes of memory it takes when every entry has been touched.
@@ -95,11 +128,15 @@ impl LogMap {
         self.buckets.len() * size_of::<Bucket>()
     }
 
-    /// The bucket where `key` would like to be. Multiplying spreads neighbours; taking the high half maps onto any size.
+    /// The bucket where `key` would like to be.
     #[inline]
     fn home(&self, key: u32) -> usize {
-        let spread = key.wrapping_mul(0x9E37_79B1);
-        let spread = spread ^ (spread >> 15);
+        self.bucket_of(spread(key))
+    }
+
+    /// Taking the high half maps onto any size.
+    #[inline]
+    fn bucket_of(&self, spread: u32) -> usize {
         ((spread as u64 * self.buckets.len() as u64) >> 32) as usize
     }
 
@@ -129,6 +166,29 @@ impl LogMap {
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
         reactor::prefetch(&self.buckets[self.home(block + 1)]);
+    }
+
+    /// [`near`](Self::near) is asked soon.
+    #[inline]
+    pub(crate) fn prefetch_near(&self, near: Near) {
+        reactor::prefetch(&self.buckets[self.bucket_of(near.first())]);
+    }
+
+    /// The blocks that are there, and their places.
+    pub(crate) fn near(&self, near: Near) -> impl Iterator<Item = (u32, LogPlace)> + '_ {
+        let (first, last) = (self.bucket_of(near.first()), self.bucket_of(near.first() | Near::REST));
+        let mut next = Some(first);
+        let mut left = self.buckets.len();
+        let buckets = std::iter::from_fn(move || {
+            let at = next?;
+            let bucket = &self.buckets[at];
+            left -= 1;
+            // Those that were turned away are further on.
+            let is_last = (at < first || at >= last) && bucket.turned_away == 0 || left == 0;
+            next = (!is_last).then(|| self.after(at));
+            Some(bucket)
+        });
+        buckets.flat_map(entries_of).filter(move |(block, _)| Near::of(*block) == near)
     }
 
     /// The place of a block.
@@ -175,17 +235,54 @@ impl LogMap {
         old.iter().for_each(|(block, place)| self.insert(block + 1, place));
     }
 
-    /// Forgets a block.
+    /// Forgets a block that is there, if the place of one is in `units`.
     #[inline]
-    pub(crate) fn remove(&mut self, block: u32) -> Option<LogPlace> {
-        let (found, way) = self.find(block + 1)?;
-        let mut at = self.home(block + 1);
+    pub(crate) fn remove_near(&mut self, near: Near, units: &Range<u32>) -> Option<(u32, LogPlace)> {
+        let mut at = self.bucket_of(near.first());
+        let last = self.bucket_of(near.first() | Near::REST);
+        let mut is_behind = at == last;
+        for _ in 0..self.buckets.len() {
+            let bucket = &self.buckets[at];
+            let is_in = |way: usize| bucket.at[way].wrapping_sub(units.start) < units.len() as u32;
+            // All of them, whichever it is: where it is cannot be guessed.
+            let mut found = (0..WAYS).fold(0u32, |found, way| found | u32::from(is_in(way)) << way);
+            while found != 0 {
+                let way = found.trailing_zeros() as usize;
+                found &= found - 1;
+                let key = bucket.keys[way];
+                if key != 0 && Near::of(key - 1) == near {
+                    let place = bucket.place(way);
+                    self.clear(at, way);
+                    return Some((key - 1, place));
+                }
+            }
+            // Those that were turned away are further on.
+            if is_behind && bucket.turned_away == 0 {
+                return None;
+            }
+            at = self.after(at);
+            is_behind |= at == last;
+        }
+        None
+    }
+
+    /// Empties a way of a bucket, which has an entry.
+    #[inline]
+    fn clear(&mut self, found: usize, way: usize) {
+        let mut at = self.home(self.buckets[found].keys[way]);
         while at != found {
             self.buckets[at].turned_away -= 1;
             at = self.after(at);
         }
         self.len -= 1;
         self.buckets[found].keys[way] = 0;
+    }
+
+    /// Forgets a block.
+    #[inline]
+    pub(crate) fn remove(&mut self, block: u32) -> Option<LogPlace> {
+        let (found, way) = self.find(block + 1)?;
+        self.clear(found, way);
         Some(self.buckets[found].place(way))
     }
 }
@@ -218,6 +315,36 @@ mod tests {
                 map.remove(block);
             }
             assert!(map.len() == 0 && map.buckets.iter().all(|bucket| bucket.turned_away == 0));
+        }
+    }
+
+    #[test]
+    fn every_block_is_found_by_where_it_is_roughly() {
+        for (blocks_max, blocks) in [(1, 1), (10, 60), (500, 500), (5_000, 9_000), (300_000, 300_000)] {
+            let (mut map, mut rng) = (LogMap::new(blocks_max), Rng::new(blocks_max as u64));
+            // Some are twice, and many are close enough to have others where they are.
+            let range = [100, 1 << 20, u32::MAX as u64][rng.below(3) as usize];
+            let blocks: Vec<u32> = (0..blocks).map(|_| rng.below(range) as u32).collect();
+            for (step, block) in (0u32..).zip(&blocks) {
+                map.set(*block, LogPlace { at: LogAt(step % 2), crc: *block });
+            }
+            let mut left = map.len();
+            for block in &blocks {
+                let near: Vec<(u32, LogPlace)> = map.near(Near::of(*block)).collect();
+                assert!(near.iter().any(|(other, _)| other == block), "block {block}");
+                assert!(near.iter().all(|(other, place)| *other == place.crc));
+            }
+            for block in blocks.iter().rev() {
+                let wanted = map.near(Near::of(*block)).filter(|(_, place)| place.at == LogAt(1)).count();
+                let gone = map.remove_near(Near::of(*block), &(1..2));
+                assert_eq!(gone.is_some(), wanted > 0);
+                if let Some((gone, place)) = gone {
+                    assert!(place.at == LogAt(1) && place.crc == gone && map.get(gone).is_none());
+                    left -= 1;
+                }
+            }
+            assert_eq!(map.len(), left);
+            assert!(map.iter().all(|(_, place)| place.at == LogAt(0)), "one for each time that it was asked");
         }
     }
 

@@ -15,6 +15,7 @@ mod cramped;
 mod data;
 mod destage;
 mod dirty;
+mod dirty_blocks;
 mod evacuate;
 mod flatten;
 mod found;

@@ -4,7 +4,7 @@
 use super::Shard;
 use super::data::copy_out;
 use super::destage::Moving;
-use super::dirty::BlockSet;
+use super::dirty_blocks::BlockSet;
 use super::patience::Refused;
 use super::read::logged_together;
 use crate::together::Together;

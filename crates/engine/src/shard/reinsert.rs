@@ -8,7 +8,7 @@
 
 use super::data::one;
 use super::destage::{Moving, RUN_BLOCKS_MAX};
-use super::dirty::BlockSet;
+use super::dirty_blocks::BlockSet;
 use super::{BLOCK, Defect, Shard, Target, add};
 use crate::log::{Appended, Class, Record};
 use crate::meta::Descriptor;

@@ -10,7 +10,7 @@
 
 use super::data::{COPIES_AHEAD, copy_out, one};
 use super::destage::{Destaged, Moving, RUN_BLOCKS_MAX, Stop};
-use super::dirty::BlockSet;
+use super::dirty_blocks::BlockSet;
 use super::index::{Place, Taken};
 use super::log_map::{IN_PLACE, LogPlace};
 use super::{BLOCK, Defect, Shard, Target, add};

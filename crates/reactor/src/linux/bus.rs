@@ -81,7 +81,7 @@ impl Watch {
 
     fn overlaps(&self, page: usize, offset: u64, len: usize) -> bool {
         let from = self.start + offset as usize;
-        page < from + len && from < page + PAGE_BYTES.load(Relaxed)
+        page < from + len && from < page + page_bytes()
     }
 
     /// Maps the file's pages again where some of these bytes were missing. What is missing still is so at the next touch.
@@ -93,7 +93,7 @@ impl Watch {
             self.map(self.start, self.bytes)?;
         } else {
             for page in &place.pages[..missed] {
-                self.map(page.load(Acquire), PAGE_BYTES.load(Relaxed))?;
+                self.map(page.load(Acquire), page_bytes())?;
             }
         }
         // The owner alone maps, and it touches nothing meanwhile; what a reader of a loan misses in between is missed again later.
@@ -124,6 +124,11 @@ impl Drop for Watch {
     }
 }
 
+/// Of the system, once a file has been watched.
+pub(super) fn page_bytes() -> usize {
+    PAGE_BYTES.load(Relaxed)
+}
+
 fn install() {
     // SAFETY: asks for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -145,7 +150,7 @@ extern "C" fn missing(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     let address = unsafe { (*info).si_addr() } as usize;
     let is_here = |place: &&Place| place.start.load(Acquire) <= address && address < place.end.load(Acquire);
     let Some(place) = PLACES.iter().find(is_here) else { return not_ours(signal, info, context) };
-    let page_bytes = PAGE_BYTES.load(Relaxed);
+    let page_bytes = page_bytes();
     let page = address & !(page_bytes - 1);
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);

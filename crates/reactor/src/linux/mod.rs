@@ -263,6 +263,10 @@ impl Driver for LinuxDriver {
         self.pmem.borrow().expect(pmem, offset, bytes);
     }
 
+    fn pmem_fetch(&self, pmem: PmemId, offset: u64, bytes: u64) {
+        self.pmem.borrow().fetch(pmem, offset, bytes);
+    }
+
     fn pmem_loan(&self, pmem: PmemId, offset: u64, bytes: usize) -> Result<Buf, Errno> {
         self.pmem.borrow().loan(pmem, offset, bytes)
     }

@@ -1,7 +1,7 @@
 //! Persistent memory by mapping: DAX files with MAP_SYNC are durable after a fence, anything else is labelled volatile. Where the
 //! system cannot give a page, whoever asks for it gets an error ([`bus`](super::bus)).
 
-use super::bus::{NONE_MISSED, Watch};
+use super::bus::{NONE_MISSED, Watch, page_bytes};
 use super::{check, last_errno};
 use crate::arena::Mapping;
 use crate::buf::{Buf, Region};
@@ -125,6 +125,16 @@ impl Pmem {
         if let Ok((start, _)) = self.range(pmem, offset, len) {
             // SAFETY: inside the mapping; nothing of it is looked at.
             crate::prefetch_bytes(unsafe { std::slice::from_raw_parts(start, len) });
+        }
+    }
+
+    pub(super) fn fetch(&self, pmem: PmemId, offset: u64, bytes: u64) {
+        // What is mapped begins at a page.
+        let first = offset - offset % page_bytes() as u64;
+        let len = (offset - first).saturating_add(bytes) as usize;
+        if let Ok((start, _)) = self.range(pmem, first, len) {
+            // SAFETY: advice about a range of the mapping changes nothing of it. A refusal is one of a hint.
+            unsafe { libc::madvise(start.cast(), len, libc::MADV_WILLNEED) };
         }
     }
 

@@ -62,6 +62,15 @@ impl Scan<'_> {
         Ok(())
     }
 
+    /// Has the system begin to read the summaries of these segments, where they are not in memory.
+    pub(super) fn fetch_summaries(&self, segments: &[Segment]) {
+        let bytes = pages_max(&self.geometry) as u64 * BLOCK_BYTES as u64;
+        for segment in segments {
+            let place = self.geometry.place_of(segment.sequence) as u64;
+            self.medium.fetch((place + 1) * self.geometry.segment_bytes() - bytes, bytes);
+        }
+    }
+
     /// Goes through the pages of the segment's summary as far as they follow one another; where the records begin that they
     /// do not have. What a page says was durable before the page was stored.
     fn summary_pages(&mut self, segment: &Segment, end: Option<u64>) -> Result<(u64, u64), LogError> {

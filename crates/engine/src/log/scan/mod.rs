@@ -12,7 +12,7 @@ mod mapped;
 use super::{LogGeometry, Medium, Placed};
 use crate::format::record::{Header, Record};
 use crate::format::segment::Segment;
-use crate::units::LogTail;
+use crate::units::{BLOCK_BYTES, LogTail};
 use bdev::{Io, Op, Status};
 use reactor::{Buf, IoFuture};
 use std::future::Future;
@@ -221,6 +221,7 @@ pub(crate) async fn read(
         ahead,
         visit,
     };
+    scan.fetch_summaries(&segments);
     let mut footers = Vec::new();
     for (index, segment) in segments.iter().enumerate() {
         if !medium.is_mapped() && index % READS_MAX == 0 {
@@ -321,6 +322,9 @@ impl Headers {
 
 async fn read_headers(medium: &Medium, geometry: &LogGeometry) -> Result<Headers, LogError> {
     let mut headers = Headers { segments: Vec::new(), unreadable: Vec::new() };
+    for place in 0..geometry.segments {
+        medium.fetch(place as u64 * geometry.segment_bytes(), BLOCK_BYTES as u64);
+    }
     for from in (0..geometry.segments).step_by(READS_MAX) {
         let places = from..geometry.segments.min(from + READS_MAX as u32);
         if let Medium::Mapped { reactor, pmem, first_byte } = medium {

@@ -1,6 +1,6 @@
 //! Which blocks of an extent records have spoken of since somebody began to look.
 
-use super::super::dirty::BlockSet;
+use super::super::dirty_blocks::BlockSet;
 use super::Index;
 use crate::log::Record;
 use crate::units::{EXTENT_BLOCKS, extent_of};

@@ -8,7 +8,8 @@
 //! extent with fewer than `least` old ones to destage gives all it has but what is written often; one with none at all is passed over.
 
 use super::super::Defect;
-use super::super::dirty::{BlockSet, DirtyExtent, LaneOf};
+use super::super::dirty::{DirtyExtent, LaneOf};
+use super::super::dirty_blocks::BlockSet;
 use super::super::heat::Heat;
 use super::super::log_policy::{AGES, takes_old_alone};
 use super::{Index, State};
