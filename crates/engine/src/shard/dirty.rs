@@ -163,7 +163,7 @@ impl DirtyExtents {
     pub(crate) fn prefetch_slot(&self, block: u32) {
         reactor::prefetch(&self.index[(block / EXTENT_BLOCKS) as usize]);
         if let Some(slot) = self.free.last() {
-            self.prefetch_at(*slot as usize, block);
+            self.prefetch_at(*slot as usize);
         }
     }
 
@@ -171,14 +171,14 @@ impl DirtyExtents {
     #[inline]
     pub(crate) fn prefetch(&self, block: u32) {
         if let Some(slot) = self.slot(block / EXTENT_BLOCKS) {
-            self.prefetch_at(slot, block);
+            self.prefetch_at(slot);
         }
     }
 
     #[inline]
-    fn prefetch_at(&self, slot: usize, block: u32) {
+    fn prefetch_at(&self, slot: usize) {
         reactor::prefetch(&self.slab[slot]);
-        self.dirty.prefetch(slot, block % EXTENT_BLOCKS);
+        self.dirty.prefetch(slot);
     }
 
     fn under_way_of(&mut self, extent: u32) -> Option<&mut UnderWay> {

@@ -1,9 +1,9 @@
 //! Which blocks of an extent are dirty, in little memory for each of many extents: a few beside the state of the extent, some in a
 //! line of the cache of their own, and more as bits.
 //!
-//! Random writes over a large pool leave some ten blocks in each of its extents, for which bits would take twice the memory. Lines
-//! and bits have the number of the extent's slot, so that they can be fetched before it is known which of them it has; what no slot
-//! has needed yet is never touched.
+//! Random writes over a large pool leave some ten blocks in each of its extents, for which bits would take twice the memory. A line
+//! has the number of the extent's slot, so that it can be fetched before it is known whether there is one. What nobody has needed
+//! yet is never touched.
 
 use crate::units::EXTENT_BLOCKS;
 use reactor::Table;
@@ -76,7 +76,7 @@ const SOME: usize = 32;
 /// Where the blocks of an extent are. Untouched memory is one without any.
 #[derive(Clone, Copy, Debug, FromZeros)]
 pub(super) struct Place {
-    /// Block + 1 of each; 0 is none.
+    /// Block + 1 of each; 0 is none. Or the number of the bits, in two halves.
     few: [u16; FEW],
     kind: u8,
     /// The owner's: it would take eight bytes more beside this.
@@ -89,6 +89,12 @@ const IN_BITS: u8 = 2;
 
 impl Place {
     pub(super) const EMPTY: Place = Place { few: [0; FEW], kind: IN_PLACE, mark: false };
+
+    /// With blocks in bits: which.
+    #[inline]
+    fn bits(&self) -> usize {
+        self.few[0] as usize | (self.few[1] as usize) << 16
+    }
 }
 
 /// As in [`Place`].
@@ -100,11 +106,16 @@ const NO_BLOCKS: Line = Line([0; SOME]);
 
 /// Lines and bits of all slots.
 pub(super) struct DirtyBlocks {
+    /// Per slot.
     lines: Table<Line>,
-    bits: Vec<[u64; WORDS]>,
-    /// Slots from here on have never had a line, and never bits.
+    /// Slots from here on have never had a line.
     lines_used: usize,
+    /// As many as there are slots.
+    bits: Vec<[u64; WORDS]>,
+    /// From here on nobody has ever had them.
     bits_used: usize,
+    /// Before that, those that nobody has; zeroes.
+    bits_free: Vec<u32>,
 }
 
 /// Takes a block out of a list, if it is there.
@@ -125,7 +136,13 @@ fn set_bit(set: &mut [u64; WORDS], index: u32) {
 
 impl DirtyBlocks {
     pub(super) fn new(slots: usize) -> DirtyBlocks {
-        DirtyBlocks { lines: Table::zeroed(slots), bits: vec![[0; WORDS]; slots], lines_used: 0, bits_used: 0 }
+        DirtyBlocks {
+            lines: Table::zeroed(slots),
+            lines_used: 0,
+            bits: vec![[0; WORDS]; slots],
+            bits_used: 0,
+            bits_free: Vec::new(),
+        }
     }
 
     pub(super) fn grow(&mut self, slots: usize) {
@@ -136,14 +153,11 @@ impl DirtyBlocks {
         self.bits = bits;
     }
 
-    /// The block is looked for or added soon.
+    /// A block is looked for or added soon.
     #[inline]
-    pub(super) fn prefetch(&self, slot: usize, index: u32) {
+    pub(super) fn prefetch(&self, slot: usize) {
         if slot < self.lines_used {
             reactor::prefetch(&self.lines[slot]);
-        }
-        if slot < self.bits_used {
-            reactor::prefetch(&self.bits[slot][index as usize / 64]);
         }
     }
 
@@ -154,7 +168,7 @@ impl DirtyBlocks {
             IN_PLACE => place.few.contains(&entry),
             // All of them, whichever it is: where it is cannot be guessed.
             IN_LINE => self.lines[slot].0.iter().fold(false, |found, other| found | (*other == entry)),
-            _ => bit(&self.bits[slot], index),
+            _ => bit(&self.bits[place.bits()], index),
         }
     }
 
@@ -174,20 +188,25 @@ impl DirtyBlocks {
             (place.few, place.kind) = ([0; FEW], IN_LINE);
             self.lines_used = self.lines_used.max(slot + 1);
         }
-        let bits = &mut self.bits[slot];
         if place.kind == IN_LINE {
-            let line = &mut self.lines[slot];
-            if let Some(room) = line.0.iter_mut().find(|other| **other == 0) {
+            if let Some(room) = self.lines[slot].0.iter_mut().find(|other| **other == 0) {
                 *room = entry;
                 return true;
             }
-            line.0.iter().for_each(|other| set_bit(bits, *other as u32 - 1));
-            *line = NO_BLOCKS;
-            place.kind = IN_BITS;
-            self.bits_used = self.bits_used.max(slot + 1);
+            self.turn_to_bits(slot, place);
         }
-        set_bit(bits, index);
+        set_bit(&mut self.bits[place.bits()], index);
         true
+    }
+
+    fn turn_to_bits(&mut self, slot: usize, place: &mut Place) {
+        let number = self.bits_free.pop().unwrap_or_else(|| {
+            self.bits_used += 1;
+            self.bits_used as u32 - 1
+        });
+        let line = std::mem::replace(&mut self.lines[slot], NO_BLOCKS);
+        line.0.iter().for_each(|other| set_bit(&mut self.bits[number as usize], *other as u32 - 1));
+        (place.few, place.kind) = ([number as u16, (number >> 16) as u16, 0], IN_BITS);
     }
 
     /// Whether it was there.
@@ -197,7 +216,7 @@ impl DirtyBlocks {
             IN_PLACE => take(&mut place.few, entry),
             IN_LINE => take(&mut self.lines[slot].0, entry),
             _ => {
-                let set = &mut self.bits[slot];
+                let set = &mut self.bits[place.bits()];
                 let was = bit(set, index);
                 set[index as usize / 64] &= !(1 << (index % 64));
                 was
@@ -209,7 +228,10 @@ impl DirtyBlocks {
         match place.kind {
             IN_PLACE => {}
             IN_LINE => self.lines[slot] = NO_BLOCKS,
-            _ => self.bits[slot] = [0; WORDS],
+            _ => {
+                self.bits[place.bits()] = [0; WORDS];
+                self.bits_free.push(place.bits() as u32);
+            }
         }
         (place.few, place.kind) = ([0; FEW], IN_PLACE);
     }
@@ -219,7 +241,7 @@ impl DirtyBlocks {
         let list = match place.kind {
             IN_PLACE => &place.few[..],
             IN_LINE => &self.lines[slot].0[..],
-            _ => return BlockSet(self.bits[slot]),
+            _ => return BlockSet(self.bits[place.bits()]),
         };
         let mut set = BlockSet::EMPTY;
         list.iter().filter(|entry| **entry != 0).for_each(|entry| set.insert(*entry as u32 - 1));
@@ -228,6 +250,6 @@ impl DirtyBlocks {
 
     /// Bytes of memory it takes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.lines_used * size_of::<Line>() + self.bits_used * size_of::<BlockSet>()
+        self.lines_used * size_of::<Line>() + self.bits_used * size_of::<BlockSet>() + self.bits_free.capacity() * 4
     }
 }
