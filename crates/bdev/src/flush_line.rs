@@ -108,18 +108,20 @@ impl FlushEar {
         FlushEar { line: line.clone(), heard: Cell::new(line.failures()) }
     }
 
-    /// Runs a flush for the user. It fails, once, also when another one has failed since the user flushed last: what the user
+    /// Runs a flush for the user. It fails also when another one has failed since the user flushed last: what the user
     /// wrote may be lost, whoever asked for that one.
     pub async fn flush(
         &self,
         reactor: &Rc<Reactor>,
         flush: impl Future<Output = Result<(), Status>> + 'static,
     ) -> Result<(), Status> {
+        // Another one of this user's beside it hears of the same.
+        let before = self.heard.get();
         let ended = self.line.run(reactor, flush).await;
         let known = *ended.as_ref().unwrap_or(&self.line.failures());
-        let heard = self.heard.replace(known);
+        self.heard.set(self.heard.get().max(known));
         ended?;
-        if heard == known { Ok(()) } else { Err(Status::WriteError) }
+        if before == known { Ok(()) } else { Err(Status::WriteError) }
     }
 }
 
@@ -143,6 +145,31 @@ mod tests {
         assert_eq!(line.failures(), 1);
         line.end(third, true);
         assert_eq!(line.failures(), 1, "for ever");
+    }
+
+    #[test]
+    fn two_flushes_of_a_user_at_once_both_hear_of_what_failed_and_the_next_one_does_not() {
+        let driver = LinuxDriver::new().expect("io_uring is available");
+        let reactor = Reactor::new(0, Rc::new(driver), ReactorConfig::default());
+        let ear = Rc::new(FlushEar::new(&Arc::default()));
+        let flush = |ends: Result<(), Status>, turns: usize| {
+            let (ear, reactor) = (ear.clone(), reactor.clone());
+            async move {
+                let waits = reactor.clone();
+                let runs = async move {
+                    for _ in 0..turns {
+                        waits.yield_now().await;
+                    }
+                    ends
+                };
+                ear.flush(&reactor, runs).await
+            }
+        };
+        let [failed, beside] =
+            [(Err(Status::WriteError), 3), (Ok(()), 1)].map(|(ends, turns)| reactor.spawn_join(flush(ends, turns)));
+        assert_eq!(reactor.block_on(failed), Err(Status::WriteError));
+        assert_eq!(reactor.block_on(beside), Err(Status::WriteError), "it vouches for nothing");
+        assert_eq!(reactor.block_on(flush(Ok(()), 0)), Ok(()));
     }
 
     #[test]

@@ -66,16 +66,15 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         openings.set(openings.get() + 1);
         let latecomer = latecomer.filter(|_| openings.get() % 2 == 0);
         slot.replace(None);
-        let flushes_failed = failed_flushes(&sim, node, legs);
+        let flushes_failed = failed_flushes(&sim, node, plan.legs);
         Box::pin(async move {
-            let mut opened = plan.open_without(&reactor, latecomer).await?;
+            let mut opened = plan.open_without(&reactor, latecomer, flushes_failed).await?;
             if skips_resync {
                 let lossy = |leg: &mut Arc<dyn BlockDevice>| {
                     *leg = Arc::new(Lossy { child: leg.clone(), loss: untagged });
                 };
                 opened.late.iter_mut().flatten().for_each(lossy);
             }
-            opened.flushes_failed = flushes_failed;
             let mirror = opened.mirror.clone();
             slot.replace(Some(opened));
             Ok(mirror as Arc<dyn BlockDevice>)
@@ -167,7 +166,8 @@ struct Opened {
 }
 
 impl Opened {
-    /// Whether each leg in sync has failed a flush: by a resync, or by the mirror as it settles, perhaps.
+    /// Whether each leg in sync has failed a flush in this life: of a resync, or of the mirror as it settles, perhaps. (One that
+    /// was called failed and caught up since counts, too: nothing is demanded that may not be.)
     fn lost_alone(&self, sim: &Handle, node: NodeId) -> bool {
         let before = self.flushes_failed.iter();
         let has_failed =
@@ -194,7 +194,12 @@ impl Plan {
     }
 
     /// Opens the mirror without one of its legs, where the others are known to have every acknowledged write.
-    async fn open_without(self, reactor: &Rc<Reactor>, absent: Option<usize>) -> Result<Opened, String> {
+    async fn open_without(
+        self,
+        reactor: &Rc<Reactor>,
+        absent: Option<usize>,
+        flushes_failed: Vec<u64>,
+    ) -> Result<Opened, String> {
         let mut legs = self.open_legs(reactor, false).await?;
         let open = async |legs: &Vec<Option<Arc<dyn BlockDevice>>>, options: MirrorOptions| {
             let mirror = MirrorDevice::open(reactor, "mirror", legs.clone(), &options).await;
@@ -204,14 +209,14 @@ impl Plan {
         let states: Vec<LegState> = whole.legs().iter().map(|leg| leg.state).collect();
         let stays = |leg: usize| states[leg] == LegState::InSync && Some(leg) != absent;
         if absent.is_none() || !(0..legs.len()).any(stays) {
-            return Ok(Opened { mirror: whole, late: Vec::new(), flushes_failed: Vec::new() });
+            return Ok(Opened { mirror: whole, late: Vec::new(), flushes_failed });
         }
         drop(whole);
         // Only legs in sync may be there: told to go on, the mirror would take an older one if it could read no other.
         let out = |leg: usize, device: &mut Option<_>| if stays(leg) { None } else { device.take() };
         let late = legs.iter_mut().enumerate().map(|(leg, device)| out(leg, device)).collect();
         let mirror = open(&legs, MirrorOptions { start_degraded: true, ..MirrorOptions::default() }).await?;
-        Ok(Opened { mirror, late, flushes_failed: Vec::new() })
+        Ok(Opened { mirror, late, flushes_failed })
     }
 
     async fn open_legs(

@@ -439,6 +439,18 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_flush_that_nobody_heard_of_leaves_old_values_possible_although_later_ones_succeed() {
+        let mut oracle = CellOracle::new(1);
+        let a = write(&mut oracle, 0, false);
+        oracle.flush_failed_unheard();
+        oracle.killed();
+        let ticket = oracle.begin_flush();
+        oracle.end_flush(ticket, true);
+        oracle.power_cut();
+        assert!(reads(&mut oracle.clone_for_test(), 0, 0) && reads(&mut oracle, 0, a));
+    }
+
+    #[test]
     fn a_loss_below_a_living_user_takes_what_was_not_flushed() {
         let mut oracle = CellOracle::new(2);
         let a = write(&mut oracle, 0, false);

@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 const DRAIN_LOOK: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// How long a killed node's address may take to become free.
-const LISTEN_PATIENCE: Duration = Duration::from_secs(3);
+const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
 /// Between two attempts to listen.
 const LISTEN_PAUSE: Duration = Duration::from_millis(1);
 

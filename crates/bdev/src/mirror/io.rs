@@ -55,9 +55,12 @@ impl Channel for MirrorChannel {
                 let _alone = inner.shared.ranges.lock(io.lba.0, io.nblocks as u64, true).await;
                 inner.change(io).await
             }),
-            Op::Flush => IoFuture::steps(&self.0.reactor, async move {
+            // Who gives it up has not heard how it ended.
+            Op::Flush => IoFuture::new(async move {
                 let flushed = inner.ear.flush(&inner.reactor, inner.clone().flush_legs()).await;
-                io.done(steps::status_of(flushed))
+                let (reactor, inner) = (inner.reactor.clone(), inner.clone());
+                let ended = IoFuture::steps(&reactor, async move { inner.flushed(flushed).await }).await;
+                io.done(steps::status_of(ended))
             }),
             _ => IoFuture::steps(&self.0.reactor, async move {
                 let mut io = io;
@@ -534,30 +537,34 @@ impl Inner {
 
     /// For the mirror itself. Its users hear of a failure with their next flush.
     pub(super) async fn flush(self: &Rc<Self>) -> Result<(), Status> {
-        self.shared.flushes.run(&self.reactor, self.clone().flush_legs()).await.map(drop)
+        let flushed = self.shared.flushes.run(&self.reactor, self.clone().flush_legs()).await;
+        self.flushed(flushed.map(drop)).await
     }
 
-    async fn flush_legs(self: Rc<Self>) -> Result<(), Status> {
+    /// Flushes the legs, and notes which of them may lose what was acknowledged. An error when all in sync may. Does not wait for
+    /// anything but the legs: others who flush wait for this one, and may have the turn.
+    pub(super) async fn flush_legs(self: Rc<Self>) -> Result<(), Status> {
         let legs = self.shared.active();
         let mut parts = Parts::default();
         legs.iter().for_each(|leg| parts.push(self.channel(*leg).submit(Io::flush())));
         let (mut failed, mut status) = (LegSet::new(), Status::Ok);
         for (leg, done) in legs.iter().zip(parts.join().await) {
             if !done.status.is_ok() {
+                self.shared.legs[*leg].is_unflushed.store(true, Release);
                 failed.push(*leg);
                 status = done.status;
             }
         }
-        if failed.is_empty() {
-            return self.record().await;
-        }
-        // A leg that cannot flush may lose what was acknowledged.
-        let in_sync = self.shared.in_sync();
-        if in_sync.iter().all(|leg| failed.contains(leg)) {
-            failed.iter().for_each(|leg| self.shared.legs[*leg].is_unflushed.store(true, Release));
-            Err(status)
-        } else {
-            Box::pin(self.fail_legs(&failed)).await
-        }
+        let lost = !failed.is_empty() && self.shared.in_sync().iter().all(|leg| failed.contains(leg));
+        if lost { Err(status) } else { Ok(()) }
+    }
+
+    /// A flush has ended so. Before anybody is told, legs that could not are called failed where there are others.
+    async fn flushed(&self, ended: Result<(), Status>) -> Result<(), Status> {
+        let recorded = match self.shared.unflushed().is_empty() {
+            true => self.record().await,
+            false => Box::pin(self.fail_unflushed()).await,
+        };
+        ended.and(recorded)
     }
 }

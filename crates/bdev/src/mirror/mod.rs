@@ -16,8 +16,9 @@
 //!
 //! A bit is cleared lazily: nothing under way in the region, all legs in sync, and flushed.
 //!
-//! A leg that cannot flush is called failed. Where it is the last one in sync, the flush fails for all users of the mirror, and the leg is
-//! called failed as soon as another one is in sync.
+//! A leg that cannot flush is called failed. Where it is the last one in sync, the flush fails for all users of the mirror, no bit is
+//! cleared, and the leg is called failed as soon as another one is in sync. A mirror that is opened anew does not know of it: a leg that
+//! then reads well counts.
 
 pub(crate) mod format;
 mod io;
@@ -178,11 +179,11 @@ impl Shared {
         self.legs_where(|state| state == LegState::InSync)
     }
 
-    /// Legs in sync, and of these the ones that may lose what they have.
-    fn in_sync_and_unflushed(&self) -> (LegSet, LegSet) {
-        let in_sync = self.in_sync();
-        let unflushed = in_sync.iter().copied().filter(|leg| self.legs[*leg].is_unflushed.load(Acquire)).collect();
-        (in_sync, unflushed)
+    /// Legs in use that may lose what they have.
+    fn unflushed(&self) -> LegSet {
+        let mut legs = self.active();
+        legs.retain(|leg| self.legs[*leg].is_unflushed.load(Acquire));
+        legs
     }
 
     fn all_in_sync(&self) -> bool {
@@ -342,7 +343,8 @@ impl MirrorDevice {
         }
     }
 
-    /// Copies to the other legs what they may lack, while the mirror is in use, and ends with all of them in sync.
+    /// Copies to the other legs what they may lack, while the mirror is in use, and ends with all of them in sync, but for those
+    /// that failed meanwhile.
     /// `pause_ns` between two copies leaves room for others. Watch [`status`](Self::status) for progress; a reactor that
     /// stops ends it early, and a later call goes on.
     pub async fn resync(&self, reactor: &Rc<Reactor>, pause_ns: u64) -> Result<(), DeviceError> {

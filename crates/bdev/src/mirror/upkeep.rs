@@ -3,7 +3,7 @@
 use super::format::{KIND, LegState, PAGE_REGIONS};
 use super::io::Inner;
 use super::{CLEAN_INTERVAL_NS, DIRTY, LEGS_MAX, LegSet, NEEDS_SYNC, Shared};
-use crate::io::{Flags, Io, Status};
+use crate::io::{Flags, Status};
 use crate::slots::Slots;
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -74,6 +74,21 @@ impl Inner {
     pub(super) async fn fail_legs(&self, legs: &[usize]) -> Result<(), Status> {
         let _turn = self.shared.meta_turn.lock(0, 1, true).await;
         self.fail_with_turn(legs).await
+    }
+
+    /// Calls the legs failed that may lose what they have, durably on all others; of those in sync none as long as there is no other.
+    pub(super) async fn fail_unflushed(&self) -> Result<(), Status> {
+        let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        self.fail_unflushed_with_turn().await
+    }
+
+    async fn fail_unflushed_with_turn(&self) -> Result<(), Status> {
+        let (in_sync, mut unflushed) = (self.shared.in_sync(), self.shared.unflushed());
+        if in_sync.iter().all(|leg| unflushed.contains(leg)) {
+            unflushed.retain(|leg| !in_sync.contains(leg));
+        }
+        unflushed.iter().for_each(|leg| self.set_state(*leg, LegState::Failed));
+        if self.shared.unrecorded.load(Acquire) { self.write_superblocks().await } else { Ok(()) }
     }
 
     async fn fail_with_turn(&self, legs: &[usize]) -> Result<(), Status> {
@@ -155,11 +170,11 @@ impl Inner {
     }
 
     /// Clears the bits of regions at rest, once their data are durable everywhere.
-    pub(super) async fn clean(&self) -> Result<(), Status> {
+    pub(super) async fn clean(self: &Rc<Self>) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
-        let (in_sync, unflushed) = shared.in_sync_and_unflushed();
-        if in_sync.len() < shared.legs.len() || !unflushed.is_empty() {
+        self.fail_unflushed_with_turn().await?;
+        if !shared.all_in_sync() || !shared.unflushed().is_empty() {
             return Ok(());
         }
         // Taken out of memory first: a write that starts now waits for the turn, then sets the bit again.
@@ -169,7 +184,7 @@ impl Inner {
             return Ok(());
         }
         let outcome = self.clear_bits(&cleaned).await;
-        if outcome.is_err() || !shared.all_in_sync() {
+        if outcome.is_err() || !shared.all_in_sync() || !shared.unflushed().is_empty() {
             self.restore_bits(&cleaned).await?;
         }
         outcome
@@ -197,13 +212,11 @@ impl Inner {
         pages
     }
 
-    async fn clear_bits(&self, cleaned: &[usize]) -> Result<(), Status> {
-        for leg in self.shared.active() {
-            let status = self.channel(leg).submit(Io::flush()).await.status;
-            if !status.is_ok() {
-                self.fail_with_turn(&[leg]).await?;
-                return Ok(());
-            }
+    /// The caller has the turn, which no flush waits for.
+    async fn clear_bits(self: &Rc<Self>, cleaned: &[usize]) -> Result<(), Status> {
+        self.shared.flushes.run(&self.reactor, self.clone().flush_legs()).await?;
+        if !self.shared.unflushed().is_empty() {
+            return self.fail_unflushed_with_turn().await;
         }
         for page in self.set_bits(cleaned, false) {
             self.write_page(page).await?;
@@ -274,7 +287,11 @@ impl Inner {
         if covered.is_empty() {
             return Ok(());
         }
-        self.flush().await?;
+        // Those in sync so far may fail it: what counts is that these do not.
+        let flushed = self.flush().await;
+        if covered.iter().any(|(leg, _)| shared.legs[*leg].is_unflushed.load(Acquire)) {
+            return flushed;
+        }
         let _turn = shared.meta_turn.lock(0, 1, true).await;
         if shared.regions.iter().any(|region| region.load(Acquire) & NEEDS_SYNC != 0) {
             return Ok(());
@@ -284,10 +301,8 @@ impl Inner {
                 self.set_state(*leg, LegState::InSync);
             }
         }
-        let (in_sync, unflushed) = shared.in_sync_and_unflushed();
-        if unflushed.len() < in_sync.len() {
-            unflushed.iter().for_each(|leg| self.set_state(*leg, LegState::Failed));
-        }
-        self.write_superblocks().await
+        // On all of them first: the legs that are called failed next must know that there are others.
+        self.write_superblocks().await?;
+        self.fail_unflushed_with_turn().await
     }
 }

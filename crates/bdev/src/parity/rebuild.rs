@@ -217,8 +217,9 @@ impl Inner {
             self.judge(&[member], status).await?;
             return Err(status);
         }
-        // Only now, and with the rows held: reads may be answered by the member from here on.
-        shared.rebuilt_rows.store(rows.end, Release);
+        // Only now, and with the rows held: reads may be answered by the member from here on. Unless a failed flush has made
+        // them begin again.
+        let _ = shared.rebuilt_rows.compare_exchange(rows.start, rows.end, AcqRel, Relaxed);
         Ok(())
     }
 

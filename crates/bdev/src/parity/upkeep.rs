@@ -127,7 +127,13 @@ impl Inner {
                 status = done.status;
             }
         }
-        self.judge(&refused, status).await
+        let judged = self.judge(&refused, status).await;
+        if let Some(member) = self.shared.rebuilding().filter(|member| judged.is_err() && refused.contains(member)) {
+            // It may have lost what nobody will write again: what is recorded was flushed.
+            let superblock = self.shared.superblock.lock().expect("nothing panics while holding the superblock");
+            self.shared.rebuilt_rows.store(superblock.members[member].rebuilt_rows, Release);
+        }
+        judged
     }
 
     // --- the head ---------------------------------------------------------------------------------------------------

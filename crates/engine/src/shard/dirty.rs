@@ -10,7 +10,7 @@
 //! Where the capacity device is made of disks that seek they queue in [lanes](super::lane), one for each disk; otherwise in
 //! one.
 
-use super::dirty_blocks::{BlockSet, DirtyBlocks, Place};
+use super::dirty_blocks::{BlockSet, DirtyBlocks, Kept};
 use super::lane::{Entry, Lane};
 use crate::units::{EXTENT_BLOCKS, LogTail};
 use reactor::Table;
@@ -48,8 +48,7 @@ pub(crate) struct Live {
     /// The first record that is not in the map page.
     first: LogTail,
     gone: Option<Box<Gone>>,
-    /// Marked while it is being destaged.
-    blocks: Place,
+    blocks: Kept,
 }
 
 const _: () = assert!(size_of::<Live>() == 32);
@@ -197,7 +196,7 @@ impl DirtyExtents {
             self.index[extent as usize] = slot;
             self.lane(extent).push((extent, at));
         }
-        if self.slab[slot as usize].blocks.mark
+        if self.slab[slot as usize].blocks.is_destaging
             && let Some(under_way) = self.under_way_of(extent)
             && under_way.since == NO_RECORD
         {
@@ -262,7 +261,7 @@ impl DirtyExtents {
         let slot = self.slot(extent).expect("what is queued is dirty");
         let blocks = self.set_of(slot);
         let state = &mut self.slab[slot];
-        state.blocks.mark = true;
+        state.blocks.is_destaging = true;
         let Gone { holes, lost } = state.gone.as_deref().cloned().unwrap_or_default();
         let copy = DirtyExtent { extent, first: state.first, holes, lost, blocks };
         self.under_way.push(UnderWay { extent, since: NO_RECORD, is_left: false });
@@ -293,7 +292,7 @@ impl DirtyExtents {
         let Some(slot) = self.slot(extent) else { return };
         let clean = self.set_of(slot).is_empty() && self.slab[slot].gone.is_none();
         let state = &mut self.slab[slot];
-        state.blocks.mark = false;
+        state.blocks.is_destaging = false;
         let (since, is_left) = ended.map_or((NO_RECORD, false), |ended| (ended.since, ended.is_left));
         if done && clean {
             self.forget(extent);
@@ -385,14 +384,16 @@ impl DirtyExtents {
             let state = self.add(slot, block % EXTENT_BLOCKS);
             // One that is older already stays so: the tail may have moved on past it.
             state.first = state.first.min(tail);
-            if let Some(under_way) = self.under_way_of(block / EXTENT_BLOCKS) {
+            if state.blocks.is_destaging
+                && let Some(under_way) = self.under_way_of(block / EXTENT_BLOCKS)
+            {
                 // Whatever the destage does: it does not do this.
                 under_way.since = under_way.since.min(tail);
             }
         }
         // In their order again.
         let queued = self.extents().filter_map(|extent| Some((extent, self.get(extent)?)));
-        let queued = queued.filter(|(_, state)| !state.blocks.mark);
+        let queued = queued.filter(|(_, state)| !state.blocks.is_destaging);
         let mut queue: Vec<Entry> = queued.map(|(extent, state)| (extent, state.first)).collect();
         queue.sort_by_key(|(_, first)| *first);
         self.left.clear();
@@ -445,12 +446,12 @@ impl DirtyExtents {
 #[inline]
 fn holds(index: &[u32], slab: &[Live], (extent, first): &Entry) -> bool {
     let slot = index[*extent as usize];
-    slot != NONE && !slab[slot as usize].blocks.mark && slab[slot as usize].first == *first
+    slot != NONE && !slab[slot as usize].blocks.is_destaging && slab[slot as usize].first == *first
 }
 
 impl Live {
     fn new(first: LogTail) -> Live {
-        Live { first, gone: None, blocks: Place::EMPTY }
+        Live { first, gone: None, blocks: Kept::EMPTY }
     }
 
     /// Whether the block is a hole that the map page does not know.

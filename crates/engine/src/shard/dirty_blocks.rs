@@ -13,7 +13,7 @@ const WORDS: usize = EXTENT_BLOCKS as usize / 64;
 const _: () = assert!(EXTENT_BLOCKS < u16::MAX as u32);
 
 /// One bit per block of an extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromZeros)]
 pub(crate) struct BlockSet([u64; WORDS]);
 
 impl Default for BlockSet {
@@ -75,20 +75,20 @@ const SOME: usize = 32;
 
 /// Where the blocks of an extent are. Untouched memory is one without any.
 #[derive(Clone, Copy, Debug, FromZeros)]
-pub(super) struct Place {
+pub(super) struct Kept {
     /// Block + 1 of each; 0 is none. Or the number of the bits, in two halves.
     few: [u16; FEW],
     kind: u8,
-    /// The owner's: it would take eight bytes more beside this.
-    pub(super) mark: bool,
+    /// Whether the extent is being destaged: beside this it would take eight bytes more.
+    pub(super) is_destaging: bool,
 }
 
-const IN_PLACE: u8 = 0;
+const AS_FEW: u8 = 0;
 const IN_LINE: u8 = 1;
 const IN_BITS: u8 = 2;
 
-impl Place {
-    pub(super) const EMPTY: Place = Place { few: [0; FEW], kind: IN_PLACE, mark: false };
+impl Kept {
+    pub(super) const EMPTY: Kept = Kept { few: [0; FEW], kind: AS_FEW, is_destaging: false };
 
     /// With blocks in bits: which.
     #[inline]
@@ -97,7 +97,7 @@ impl Place {
     }
 }
 
-/// As in [`Place`].
+/// As in [`Kept`].
 #[derive(Clone, Copy, FromZeros)]
 #[repr(align(64))]
 struct Line([u16; SOME]);
@@ -111,7 +111,7 @@ pub(super) struct DirtyBlocks {
     /// Slots from here on have never had a line.
     lines_used: usize,
     /// As many as there are slots.
-    bits: Vec<[u64; WORDS]>,
+    bits: Table<BlockSet>,
     /// From here on nobody has ever had them.
     bits_used: usize,
     /// Before that, those that nobody has; zeroes.
@@ -124,33 +124,23 @@ fn take(list: &mut [u16], entry: u16) -> bool {
     list.iter_mut().find(|other| **other == entry).map(|other| *other = 0).is_some()
 }
 
-#[inline]
-fn bit(set: &[u64; WORDS], index: u32) -> bool {
-    set[index as usize / 64] & (1 << (index % 64)) != 0
-}
-
-#[inline]
-fn set_bit(set: &mut [u64; WORDS], index: u32) {
-    set[index as usize / 64] |= 1 << (index % 64);
-}
-
 impl DirtyBlocks {
     pub(super) fn new(slots: usize) -> DirtyBlocks {
         DirtyBlocks {
             lines: Table::zeroed(slots),
             lines_used: 0,
-            bits: vec![[0; WORDS]; slots],
+            bits: Table::zeroed(slots),
             bits_used: 0,
             bits_free: Vec::new(),
         }
     }
 
     pub(super) fn grow(&mut self, slots: usize) {
-        self.lines = std::mem::replace(&mut self.lines, Table::zeroed(0)).extended(slots);
-        // Not resized: that would touch all of it.
-        let mut bits = vec![[0; WORDS]; slots];
+        // What has never been used stays untouched.
+        let (mut lines, mut bits) = (Table::zeroed(slots), Table::zeroed(slots));
+        lines[..self.lines_used].copy_from_slice(&self.lines[..self.lines_used]);
         bits[..self.bits_used].copy_from_slice(&self.bits[..self.bits_used]);
-        self.bits = bits;
+        (self.lines, self.bits) = (lines, bits);
     }
 
     /// A block is looked for or added soon.
@@ -162,86 +152,86 @@ impl DirtyBlocks {
     }
 
     #[inline]
-    pub(super) fn has(&self, slot: usize, place: &Place, index: u32) -> bool {
+    pub(super) fn has(&self, slot: usize, kept: &Kept, index: u32) -> bool {
         let entry = index as u16 + 1;
-        match place.kind {
-            IN_PLACE => place.few.contains(&entry),
+        match kept.kind {
+            AS_FEW => kept.few.contains(&entry),
             // All of them, whichever it is: where it is cannot be guessed.
             IN_LINE => self.lines[slot].0.iter().fold(false, |found, other| found | (*other == entry)),
-            _ => bit(&self.bits[place.bits()], index),
+            _ => self.bits[kept.bits()].contains(index),
         }
     }
 
     /// Whether it was not there.
     #[inline]
-    pub(super) fn insert(&mut self, slot: usize, place: &mut Place, index: u32) -> bool {
-        if self.has(slot, place, index) {
+    pub(super) fn insert(&mut self, slot: usize, kept: &mut Kept, index: u32) -> bool {
+        if self.has(slot, kept, index) {
             return false;
         }
         let entry = index as u16 + 1;
-        if place.kind == IN_PLACE {
-            if let Some(room) = place.few.iter_mut().find(|other| **other == 0) {
+        if kept.kind == AS_FEW {
+            if let Some(room) = kept.few.iter_mut().find(|other| **other == 0) {
                 *room = entry;
                 return true;
             }
-            self.lines[slot].0[..FEW].copy_from_slice(&place.few);
-            (place.few, place.kind) = ([0; FEW], IN_LINE);
+            self.lines[slot].0[..FEW].copy_from_slice(&kept.few);
+            (kept.few, kept.kind) = ([0; FEW], IN_LINE);
             self.lines_used = self.lines_used.max(slot + 1);
         }
-        if place.kind == IN_LINE {
+        if kept.kind == IN_LINE {
             if let Some(room) = self.lines[slot].0.iter_mut().find(|other| **other == 0) {
                 *room = entry;
                 return true;
             }
-            self.turn_to_bits(slot, place);
+            self.turn_to_bits(slot, kept);
         }
-        set_bit(&mut self.bits[place.bits()], index);
+        self.bits[kept.bits()].insert(index);
         true
     }
 
-    fn turn_to_bits(&mut self, slot: usize, place: &mut Place) {
+    fn turn_to_bits(&mut self, slot: usize, kept: &mut Kept) {
         let number = self.bits_free.pop().unwrap_or_else(|| {
             self.bits_used += 1;
             self.bits_used as u32 - 1
         });
         let line = std::mem::replace(&mut self.lines[slot], NO_BLOCKS);
-        line.0.iter().for_each(|other| set_bit(&mut self.bits[number as usize], *other as u32 - 1));
-        (place.few, place.kind) = ([number as u16, (number >> 16) as u16, 0], IN_BITS);
+        line.0.iter().for_each(|other| self.bits[number as usize].insert(*other as u32 - 1));
+        (kept.few, kept.kind) = ([number as u16, (number >> 16) as u16, 0], IN_BITS);
     }
 
     /// Whether it was there.
-    pub(super) fn remove(&mut self, slot: usize, place: &mut Place, index: u32) -> bool {
+    pub(super) fn remove(&mut self, slot: usize, kept: &mut Kept, index: u32) -> bool {
         let entry = index as u16 + 1;
-        match place.kind {
-            IN_PLACE => take(&mut place.few, entry),
+        match kept.kind {
+            AS_FEW => take(&mut kept.few, entry),
             IN_LINE => take(&mut self.lines[slot].0, entry),
             _ => {
-                let set = &mut self.bits[place.bits()];
-                let was = bit(set, index);
-                set[index as usize / 64] &= !(1 << (index % 64));
+                let set = &mut self.bits[kept.bits()];
+                let was = set.contains(index);
+                set.remove(index);
                 was
             }
         }
     }
 
-    pub(super) fn clear(&mut self, slot: usize, place: &mut Place) {
-        match place.kind {
-            IN_PLACE => {}
+    pub(super) fn clear(&mut self, slot: usize, kept: &mut Kept) {
+        match kept.kind {
+            AS_FEW => {}
             IN_LINE => self.lines[slot] = NO_BLOCKS,
             _ => {
-                self.bits[place.bits()] = [0; WORDS];
-                self.bits_free.push(place.bits() as u32);
+                self.bits[kept.bits()] = BlockSet::EMPTY;
+                self.bits_free.push(kept.bits() as u32);
             }
         }
-        (place.few, place.kind) = ([0; FEW], IN_PLACE);
+        (kept.few, kept.kind) = ([0; FEW], AS_FEW);
     }
 
     /// All of a slot.
-    pub(super) fn set(&self, slot: usize, place: &Place) -> BlockSet {
-        let list = match place.kind {
-            IN_PLACE => &place.few[..],
+    pub(super) fn set(&self, slot: usize, kept: &Kept) -> BlockSet {
+        let list = match kept.kind {
+            AS_FEW => &kept.few[..],
             IN_LINE => &self.lines[slot].0[..],
-            _ => return BlockSet(self.bits[place.bits()]),
+            _ => return self.bits[kept.bits()],
         };
         let mut set = BlockSet::EMPTY;
         list.iter().filter(|entry| **entry != 0).for_each(|entry| set.insert(*entry as u32 - 1));

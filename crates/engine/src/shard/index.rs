@@ -17,7 +17,7 @@ pub(crate) use young::{Keeps, Taken};
 use super::Defect;
 use super::dirty::{DirtyExtent, DirtyExtents, Live};
 use super::dirty_blocks::BlockSet;
-use super::log_map::{IN_PLACE, LogMap, LogPlace, Near};
+use super::log_map::{IN_PLACE, LogMap, LogPlace, Near, Units};
 use super::places::{FixedState, Places};
 use crate::bands::BandAt;
 use crate::log::{Placed, Record, Sink};
@@ -654,9 +654,9 @@ impl Index {
         let mut blocks = Vec::new();
         for segment in first..=state.last.segment {
             let place = (segment % places) as u32;
-            let units = place * self.segment_units..(place + 1) * self.segment_units;
+            let units = Units { first: place * self.segment_units, count: self.segment_units };
             let found = state.segments[place as usize].iter().flat_map(|near| state.map.near(*near));
-            blocks.extend(found.filter(|(_, found)| units.contains(&found.at.0)).map(|(block, _)| block));
+            blocks.extend(found.filter(|(_, found)| units.contain(found.at)).map(|(block, _)| block));
         }
         blocks.sort_unstable();
         blocks.dedup();
@@ -866,7 +866,7 @@ impl Sink for Index {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let place = (segment % state.segments.len() as u64) as u32;
-        let units = place * self.segment_units..(place + 1) * self.segment_units;
+        let units = Units { first: place * self.segment_units, count: self.segment_units };
         let mut list = std::mem::take(&mut state.segments[place as usize]);
         let State { map, chains, dirty, .. } = state;
         for (step, near) in list.iter().enumerate() {
@@ -874,7 +874,7 @@ impl Sink for Index {
                 map.prefetch_near(*later);
             }
             // (`None`: there is something newer)
-            let Some((block, found)) = map.remove_near(*near, &units) else { continue };
+            let Some((block, found)) = map.remove_near(*near, units) else { continue };
             // Deltas over a settled base keep the block dirty, not the base.
             let whole = !chains.contains_key(&block);
             assert!(

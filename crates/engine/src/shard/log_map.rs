@@ -7,7 +7,6 @@
 
 use crate::units::LogAt;
 use reactor::Table;
-use std::ops::Range;
 use zerocopy::FromZeros;
 
 /// Where a block's newest bytes are, as far as the log knows.
@@ -91,6 +90,20 @@ impl Near {
     }
 }
 
+/// Units of the log that follow one another. (No range: the last of the largest log is `u32::MAX`.)
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Units {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+impl Units {
+    #[inline]
+    pub(crate) fn contain(self, at: LogAt) -> bool {
+        at.0.wrapping_sub(self.first) < self.count
+    }
+}
+
 /// See the module.
 pub(crate) struct LogMap {
     buckets: Table<Bucket>,
@@ -168,7 +181,7 @@ impl LogMap {
         reactor::prefetch(&self.buckets[self.home(block + 1)]);
     }
 
-    /// [`near`](Self::near) is asked soon.
+    /// [`remove_near`](Self::remove_near) follows.
     #[inline]
     pub(crate) fn prefetch_near(&self, near: Near) {
         reactor::prefetch(&self.buckets[self.bucket_of(near.first())]);
@@ -235,17 +248,17 @@ impl LogMap {
         old.iter().for_each(|(block, place)| self.insert(block + 1, place));
     }
 
-    /// Forgets a block that is there, if the place of one is in `units`.
+    /// Forgets one of the blocks there whose place is among these units of the log; which one is open.
     #[inline]
-    pub(crate) fn remove_near(&mut self, near: Near, units: &Range<u32>) -> Option<(u32, LogPlace)> {
+    pub(crate) fn remove_near(&mut self, near: Near, units: Units) -> Option<(u32, LogPlace)> {
         let mut at = self.bucket_of(near.first());
         let last = self.bucket_of(near.first() | Near::REST);
         let mut is_behind = at == last;
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
-            let is_in = |way: usize| bucket.at[way].wrapping_sub(units.start) < units.len() as u32;
             // All of them, whichever it is: where it is cannot be guessed.
-            let mut found = (0..WAYS).fold(0u32, |found, way| found | u32::from(is_in(way)) << way);
+            let mut found =
+                (0..WAYS).fold(0u32, |found, way| found | u32::from(units.contain(LogAt(bucket.at[way]))) << way);
             while found != 0 {
                 let way = found.trailing_zeros() as usize;
                 found &= found - 1;
@@ -336,7 +349,7 @@ mod tests {
             }
             for block in blocks.iter().rev() {
                 let wanted = map.near(Near::of(*block)).filter(|(_, place)| place.at == LogAt(1)).count();
-                let gone = map.remove_near(Near::of(*block), &(1..2));
+                let gone = map.remove_near(Near::of(*block), Units { first: 1, count: 1 });
                 assert_eq!(gone.is_some(), wanted > 0);
                 if let Some((gone, place)) = gone {
                     assert!(place.at == LogAt(1) && place.crc == gone && map.get(gone).is_none());

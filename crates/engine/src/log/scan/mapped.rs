@@ -15,6 +15,8 @@ use reactor::Errno;
 
 /// Bytes looked at in one go when a record is searched.
 const SEARCH_BYTES: usize = 64 << 10;
+/// Bytes of a summary that are fetched ahead: twice what records of 4 KiB need in a segment of 16 MiB.
+const FETCH_BYTES_MAX: u64 = 128 << 10;
 
 impl Scan<'_> {
     /// Reads inside the segment.
@@ -62,13 +64,12 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Has the system begin to read the summaries of these segments, where they are not in memory.
-    pub(super) fn fetch_summaries(&self, segments: &[Segment]) {
-        let bytes = pages_max(&self.geometry) as u64 * BLOCK_BYTES as u64;
-        for segment in segments {
-            let place = self.geometry.place_of(segment.sequence) as u64;
-            self.medium.fetch((place + 1) * self.geometry.segment_bytes() - bytes, bytes);
-        }
+    /// Has the system begin to read the summary of a segment where it is not in memory: what most have, and as much as is read
+    /// ahead at once.
+    pub(super) fn fetch_summary(&self, segment: &Segment) {
+        let bytes = (pages_max(&self.geometry) as u64 * BLOCK_BYTES as u64).min(FETCH_BYTES_MAX);
+        let place = self.geometry.place_of(segment.sequence) as u64;
+        self.medium.fetch((place + 1) * self.geometry.segment_bytes() - bytes, bytes);
     }
 
     /// Goes through the pages of the segment's summary as far as they follow one another; where the records begin that they

@@ -22,6 +22,8 @@ use thiserror::Error;
 
 /// Most reads under way.
 const READS_MAX: usize = 32;
+/// Segments of a mapped log whose summaries are fetched ahead.
+const FETCH_AHEAD: usize = 64;
 /// A read that fails is tried so often in all.
 const READ_TRIES: u32 = 4;
 /// Most gaps told apart; further ones are joined to the last.
@@ -221,9 +223,12 @@ pub(crate) async fn read(
         ahead,
         visit,
     };
-    scan.fetch_summaries(&segments);
+    segments.iter().take(FETCH_AHEAD).for_each(|segment| scan.fetch_summary(segment));
     let mut footers = Vec::new();
     for (index, segment) in segments.iter().enumerate() {
+        if let Some(later) = segments.get(index + FETCH_AHEAD) {
+            scan.fetch_summary(later);
+        }
         if !medium.is_mapped() && index % READS_MAX == 0 {
             footers = scan.read_footers(&segments[index..segments.len().min(index + READS_MAX)]).await;
         }
