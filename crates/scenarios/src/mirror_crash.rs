@@ -56,7 +56,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     // The device as opened last, for the resync beside the work; `Arc<dyn BlockDevice>` does not say that it is a mirror.
     let opened: Rc<RefCell<Option<Opened>>> = Rc::default();
     let (sim, slot) = (world.handle(), opened.clone());
-    judge.unheard = Rc::new(move || slot.borrow().as_ref().is_some_and(|opened| opened.lost_alone(&sim, node)));
+    judge.unheard = Rc::new(move || slot.borrow().as_ref().is_some_and(|opened| opened.lost_unheard(&sim, node)));
     let skips_resync = is(&world.handle(), Mutation::SkipResync);
     let latecomer = (skips_resync || rng.one_in(2)).then(|| rng.below(legs as u64) as usize);
     let untagged = Loss { from, of: |io| io.tag != TAG };
@@ -166,14 +166,15 @@ struct Opened {
 }
 
 impl Opened {
-    /// Whether each leg in sync has failed a flush in this life: of a resync, or of the mirror as it settles, perhaps. (One that
-    /// was called failed and caught up since counts, too: nothing is demanded that may not be.)
-    fn lost_alone(&self, sim: &Handle, node: NodeId) -> bool {
+    /// Whether a leg that counts has failed a flush in this life, which nobody may know of: a flush of a resync, or of a mirror that
+    /// settles, that was under way when the process died. What reads well there afterwards goes with the power. (What a flush of a user
+    /// has confirmed does not.)
+    fn lost_unheard(&self, sim: &Handle, node: NodeId) -> bool {
         let before = self.flushes_failed.iter();
         let has_failed =
             before.zip(failed_flushes(sim, node, self.flushes_failed.len())).map(|(before, now)| now > *before);
         let mut legs = self.mirror.legs().into_iter().zip(has_failed);
-        legs.all(|(leg, has_failed)| has_failed || leg.state != LegState::InSync)
+        legs.any(|(leg, has_failed)| has_failed && leg.state == LegState::InSync)
     }
 
     /// Takes in what is out; that may fail with the disks.
