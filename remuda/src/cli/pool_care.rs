@@ -238,7 +238,8 @@ pub fn scrub_line(scrub: &ScrubView) -> String {
     let share = 100.0 * scrub.extents_done as f64 / scrub.extents_total.max(1) as f64;
     let read = ByteSize(scrub.good_bytes);
     let bad = match scrub.corrupt_blocks + scrub.lost_blocks {
-        0 => "nothing bad".to_string(),
+        0 if scrub.state == ScrubState::Done => "nothing bad".to_string(),
+        0 => "nothing bad so far".to_string(),
         _ => format!("{} blocks corrupt, {} lost", scrub.corrupt_blocks, scrub.lost_blocks),
     };
     let bad = if scrub.healed_blocks > 0 { format!("{bad}, {} healed", scrub.healed_blocks) } else { bad };

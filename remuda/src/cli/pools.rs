@@ -48,7 +48,7 @@ pub struct CreateArgs {
     reinsertion: Option<u16>,
     /// How blocks are placed: hot (in place), shaped (long runs alone, for QLC) or warm (in place on slow disks, whose
     /// reads are cached on flash)
-    #[arg(long, value_name = "SHAPE")]
+    #[arg(long, value_name = "SHAPE", value_parser = ["hot", "shaped", "warm"])]
     shape: Option<String>,
     /// Shaped: percent of the capacity that volumes do not get [default: 15]
     #[arg(long, value_name = "PERCENT")]

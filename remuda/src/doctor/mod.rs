@@ -99,6 +99,9 @@ pub fn findings(context: &Context, config: Option<&str>) -> Vec<Finding> {
     findings.extend(network::check(&view, config, is_running));
     if let Some(config) = config {
         findings.extend(storage::check(&view, config, is_running));
+        if !is_running {
+            findings.extend(storage::check_state(&view, config));
+        }
     }
     findings
 }

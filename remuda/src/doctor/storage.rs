@@ -2,8 +2,8 @@
 
 use super::Finding;
 use super::view::{Process, View};
-use crate::config::{Config, DeviceParams, LogDef, check_file, check_memory_log};
-use crate::node::exposed;
+use crate::config::{Config, DeviceDef, DeviceParams, LogDef, PoolDef, check_file, check_memory_log};
+use crate::node::{StateView, exposed};
 use crate::sys;
 use base::ByteSize;
 use std::fs::OpenOptions;
@@ -19,13 +19,42 @@ const SOCKET_PATH_MAX: usize = 107;
 /// How long a remote target may take to accept.
 const REMOTE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// What was made at run time, and the files that there were, while no node runs: one that does tells of them itself.
+pub(super) fn check_state(view: &View, config: &Config) -> Vec<Finding> {
+    let state = match StateView::look(&config.node.state_dir) {
+        Ok(state) => state,
+        Err(error) => return vec![Finding::problem("state", error.to_string(), "no node starts with it")],
+    };
+    let (there, gone): (Vec<_>, Vec<_>) = state.files.iter().partition(|(_, path)| Path::new(path).exists());
+    let is_there = |def: &&DeviceDef| there.iter().any(|(name, _)| **name == def.name);
+    let mut findings = objects(view, &mut state.devices.iter().filter(is_there), &mut state.pools.iter(), false);
+    findings.extend(gone.into_iter().map(|(name, path)| {
+        let next = "mount what holds it, or bring it back before the node is started";
+        Finding::problem(format!("device {name}"), format!("its file {path} is gone"), next)
+    }));
+    findings
+}
+
 pub(super) fn check(view: &View, config: &Config, is_running: bool) -> Vec<Finding> {
     let mut findings = vec![state_dir(&config.node.state_dir), socket(&config.node.rpc_socket)];
     let open_to_others = exposed(&config.node.state_dir).into_iter();
     findings.extend(open_to_others.map(|(found, next)| Finding::note("state directory", found, next)));
-    for entry in &config.devices {
-        let check = format!("device {}", entry.def.name);
-        match &entry.def.params {
+    let mut devices = config.devices.iter().map(|entry| &entry.def);
+    let mut pools = config.pools.iter().map(|entry| &entry.def);
+    findings.extend(objects(view, &mut devices, &mut pools, is_running));
+    findings
+}
+
+fn objects(
+    view: &View,
+    devices: &mut dyn Iterator<Item = &DeviceDef>,
+    pools: &mut dyn Iterator<Item = &PoolDef>,
+    is_running: bool,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for def in devices {
+        let check = format!("device {}", def.name);
+        match &def.params {
             DeviceParams::File { path, size, block_size, .. } => {
                 findings.push(file(view, check, path, *size, block_size.unwrap_or(4096), is_running));
             }
@@ -35,9 +64,9 @@ pub(super) fn check(view: &View, config: &Config, is_running: bool) -> Vec<Findi
             _ => {}
         }
     }
-    for pool in &config.pools {
-        if let LogDef::Pmem { path, size, volatile } = &pool.def.log {
-            let check = format!("pool {}", pool.def.name);
+    for def in pools {
+        if let LogDef::Pmem { path, size, volatile } = &def.log {
+            let check = format!("pool {}", def.name);
             findings.push(match locked(view, path, is_running) {
                 Some((found, next)) => Finding::problem(check, format!("its log {found}"), next),
                 None => memory_log(check, path, *size, *volatile),

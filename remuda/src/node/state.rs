@@ -478,8 +478,13 @@ impl StateView {
             return Ok(StateView { state: State::default(), _lock: None });
         }
         let lock = Some(lock(dir)?);
+        Ok(StateView { state: StateView::look(dir)?, _lock: lock })
+    }
+
+    /// The state as it is, without a lock: a node may change it meanwhile.
+    pub fn look(dir: &Path) -> Result<State, StateError> {
         let store = Store { dir: dir.to_path_buf(), files: RealFiles, _lock: None };
-        Ok(StateView { state: store.load()?.unwrap_or_default(), _lock: lock })
+        Ok(store.load()?.unwrap_or_default())
     }
 }
 

@@ -131,16 +131,6 @@ impl Node {
         self.check_running()?;
         let Some(Transfer::Out(bytes)) = transfer else { return Err(needs_connection("snapshot.export")) };
         let pool = self.pool_of_made_snapshot(name)?;
-        if let Some(since) = since
-            && self.pool_of_made_snapshot(since)? != pool
-        {
-            let cause = format!("'{since}' is in another pool");
-            return Err(Refusal::invalid(
-                format!("snapshot '{name}'"),
-                cause,
-                "name an older snapshot of the same volume",
-            ));
-        }
         if since.is_some() {
             // Whether it can be told what differs, before anything is sent.
             self.snapshot_diff(name, since, 0, 1).await?;
@@ -271,6 +261,11 @@ impl Node {
         most: usize,
     ) -> Result<ChangesView, Refusal> {
         let pool = self.pool_of_volume(name)?;
+        if let Some(since) = since
+            && self.pool_of_made_snapshot(since)? != pool
+        {
+            return Err(not_its_pool(name, since));
+        }
         let block = BLOCK_BYTES as u64;
         let (of, since) = (name.to_string(), since.map(str::to_string));
         let found = self.in_pool(&pool, "", move |pool, reactor| async move {
@@ -328,6 +323,11 @@ fn needs_connection(method: &str) -> Refusal {
         "it has a stream, which neither a batch nor a notification can",
         next,
     )
+}
+
+fn not_its_pool(name: &str, since: &str) -> Refusal {
+    let cause = format!("'{since}' is in another pool");
+    Refusal::invalid(format!("'{name}'"), cause, "name an older snapshot of the same volume")
 }
 
 /// Whether a device refuses what a shard writes.
