@@ -544,7 +544,7 @@ fn a_leg_that_is_caught_up_and_cannot_flush_any_more_than_the_last_one_is_failed
         bad.set_rules(&[]).unwrap();
         assert_eq!(mirror.join(&inner, 1, None, false).await.unwrap(), LegState::RecoveringDirty);
         let once = ErrorRule { when: When::Nth(1), ..ErrorRule::always(&[Op::Flush], Fault::Fail(Status::WriteError)) };
-        [&last, &bad].iter().for_each(|leg| leg.set_rules(&[once.clone()]).unwrap());
+        [&last, &bad].iter().for_each(|leg| leg.set_rules(&[once]).unwrap());
         let channel = mirror.open_channel(&inner).unwrap();
         assert_eq!(channel.submit(Io::flush()).await.status, Status::WriteError);
         let states = || mirror.legs().iter().map(|leg| leg.state).collect::<Vec<_>>();

@@ -110,8 +110,8 @@ pub(super) struct DirtyBlocks {
     lines: Table<Line>,
     /// Slots from here on have never had a line.
     lines_used: usize,
-    /// As many as there are slots.
-    bits: Table<BlockSet>,
+    /// As many as there are slots. (No table: few are used, and a huge page of them for each shard would be wasted.)
+    bits: Box<[BlockSet]>,
     /// From here on nobody has ever had them.
     bits_used: usize,
     /// Before that, those that nobody has; zeroes.
@@ -124,12 +124,16 @@ fn take(list: &mut [u16], entry: u16) -> bool {
     list.iter_mut().find(|other| **other == entry).map(|other| *other = 0).is_some()
 }
 
+fn untouched(slots: usize) -> Box<[BlockSet]> {
+    <[BlockSet]>::new_box_zeroed_with_elems(slots).expect("memory for the blocks of a pool's extents")
+}
+
 impl DirtyBlocks {
     pub(super) fn new(slots: usize) -> DirtyBlocks {
         DirtyBlocks {
             lines: Table::zeroed(slots),
             lines_used: 0,
-            bits: Table::zeroed(slots),
+            bits: untouched(slots),
             bits_used: 0,
             bits_free: Vec::new(),
         }
@@ -137,7 +141,7 @@ impl DirtyBlocks {
 
     pub(super) fn grow(&mut self, slots: usize) {
         // What has never been used stays untouched.
-        let (mut lines, mut bits) = (Table::zeroed(slots), Table::zeroed(slots));
+        let (mut lines, mut bits) = (Table::zeroed(slots), untouched(slots));
         lines[..self.lines_used].copy_from_slice(&self.lines[..self.lines_used]);
         bits[..self.bits_used].copy_from_slice(&self.bits[..self.bits_used]);
         (self.lines, self.bits) = (lines, bits);
