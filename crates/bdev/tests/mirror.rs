@@ -53,6 +53,14 @@ fn faulty(name: &str) -> (Arc<ErrorDevice>, Option<Arc<dyn BlockDevice>>) {
     (device.clone(), Some(device))
 }
 
+fn flush_fails_once() -> ErrorRule {
+    ErrorRule { when: When::Nth(1), ..ErrorRule::always(&[Op::Flush], Fault::Fail(Status::WriteError)) }
+}
+
+fn states(mirror: &MirrorDevice) -> Vec<LegState> {
+    mirror.legs().iter().map(|leg| leg.state).collect()
+}
+
 #[test]
 fn mirror_conforms() {
     let reactor = reactor();
@@ -509,25 +517,26 @@ fn a_flush_that_fails_on_the_last_leg_is_told_to_users_and_that_leg_is_failed_wh
         assert_eq!(write(&inner, &mirror, 7, 1).await, Status::Ok);
         bad.set_rules(&[]).unwrap();
         assert_eq!(mirror.join(&inner, 1, None, false).await.unwrap(), LegState::RecoveringDirty);
-        let once = ErrorRule { when: When::Nth(1), ..ErrorRule::always(&[Op::Flush], Fault::Fail(Status::WriteError)) };
-        last.set_rules(&[once]).unwrap();
+        last.set_rules(&[flush_fails_once()]).unwrap();
         mirror.resync(&inner, 0).await.unwrap();
         for user in &users {
             assert_eq!(user.submit(Io::flush()).await.status, Status::WriteError, "what was written may be lost");
             assert_eq!(user.submit(Io::flush()).await.status, Status::Ok);
         }
-        let states = || mirror.legs().iter().map(|leg| leg.state).collect::<Vec<_>>();
-        assert_eq!(states(), [LegState::Failed, LegState::InSync], "the one that may lose it is not trusted any more");
+        assert_eq!(
+            states(&mirror),
+            [LegState::Failed, LegState::InSync],
+            "the one that may lose it is not trusted any more"
+        );
         assert_eq!(read_stable(&inner, &mirror, 7).await, 1);
         assert_eq!(write(&inner, &mirror, 7, 2).await, Status::Ok);
         drop((users, mirror));
         let alone = MirrorDevice::open(&inner, "mirror", vec![legs[0].clone(), None], &MirrorOptions::default()).await;
         assert!(alone.is_err(), "it knows that there is a newer one");
         let mirror = open(&inner, &legs, MirrorOptions::default()).await;
-        let states = || mirror.legs().iter().map(|leg| leg.state).collect::<Vec<_>>();
-        assert_eq!(states(), [LegState::RecoveringDirty, LegState::InSync]);
+        assert_eq!(states(&mirror), [LegState::RecoveringDirty, LegState::InSync]);
         mirror.resync(&inner, 0).await.unwrap();
-        assert_eq!((states(), mirror.status().dirty_regions), (vec![LegState::InSync; 2], 0));
+        assert_eq!((states(&mirror), mirror.status().dirty_regions), (vec![LegState::InSync; 2], 0));
         assert_eq!(read_stable(&inner, &mirror, 7).await, 2);
     });
 }
@@ -543,17 +552,15 @@ fn a_leg_that_is_caught_up_and_cannot_flush_any_more_than_the_last_one_is_failed
         assert_eq!(write(&inner, &mirror, 7, 1).await, Status::Ok);
         bad.set_rules(&[]).unwrap();
         assert_eq!(mirror.join(&inner, 1, None, false).await.unwrap(), LegState::RecoveringDirty);
-        let once = ErrorRule { when: When::Nth(1), ..ErrorRule::always(&[Op::Flush], Fault::Fail(Status::WriteError)) };
-        [&last, &bad].iter().for_each(|leg| leg.set_rules(&[once]).unwrap());
+        [&last, &bad].iter().for_each(|leg| leg.set_rules(&[flush_fails_once()]).unwrap());
         let channel = mirror.open_channel(&inner).unwrap();
         assert_eq!(channel.submit(Io::flush()).await.status, Status::WriteError);
-        let states = || mirror.legs().iter().map(|leg| leg.state).collect::<Vec<_>>();
-        assert_eq!(states(), [LegState::InSync, LegState::Failed], "what it has been given may be lost");
+        assert_eq!(states(&mirror), [LegState::InSync, LegState::Failed], "what it has been given may be lost");
         mirror.resync(&inner, 0).await.unwrap();
-        assert_eq!(states(), [LegState::InSync, LegState::Failed]);
+        assert_eq!(states(&mirror), [LegState::InSync, LegState::Failed]);
         mirror.join(&inner, 1, None, false).await.unwrap();
         mirror.resync(&inner, 0).await.unwrap();
-        assert_eq!(states(), [LegState::Failed, LegState::InSync]);
+        assert_eq!(states(&mirror), [LegState::Failed, LegState::InSync]);
         assert_eq!(read_stable(&inner, &mirror, 7).await, 1);
     });
 }
@@ -567,8 +574,7 @@ fn a_mirror_of_one_leg_tells_of_its_own_flush_that_failed() {
         let mirror = open(&inner, &[a], create()).await;
         let channel = mirror.open_channel(&inner).unwrap();
         assert_eq!(write(&inner, &mirror, 7, 1).await, Status::Ok);
-        let once = ErrorRule { when: When::Nth(1), ..ErrorRule::always(&[Op::Flush], Fault::Fail(Status::WriteError)) };
-        only.set_rules(&[once]).unwrap();
+        only.set_rules(&[flush_fails_once()]).unwrap();
         assert!(mirror.settle(&inner).await.is_err());
         assert_eq!(channel.submit(Io::flush()).await.status, Status::WriteError);
         assert_eq!(channel.submit(Io::flush()).await.status, Status::Ok);

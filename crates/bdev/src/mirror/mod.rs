@@ -127,7 +127,7 @@ struct Leg {
     /// The last generation that it is known to have. Written with the metadata turn held.
     generation: AtomicU64,
     state: AtomicU8,
-    /// A flush failed on it when no other one had all that it has: it may lose what reads well.
+    /// A flush has failed on it since it was taken in: it may lose what reads well.
     is_unflushed: AtomicBool,
     read_errors: AtomicU64,
     repairs: AtomicU64,

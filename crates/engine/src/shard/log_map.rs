@@ -187,21 +187,25 @@ impl LogMap {
         reactor::prefetch(&self.buckets[self.bucket_of(near.first())]);
     }
 
-    /// The blocks that are there, and their places.
-    pub(crate) fn near(&self, near: Near) -> impl Iterator<Item = (u32, LogPlace)> + '_ {
+    /// The buckets that the blocks there can be in.
+    #[inline]
+    fn buckets_near(&self, near: Near) -> impl Iterator<Item = usize> + '_ {
         let (first, last) = (self.bucket_of(near.first()), self.bucket_of(near.first() | Near::REST));
-        let mut next = Some(first);
-        let mut left = self.buckets.len();
-        let buckets = std::iter::from_fn(move || {
+        let (mut next, mut left) = (Some(first), self.buckets.len());
+        std::iter::from_fn(move || {
             let at = next?;
-            let bucket = &self.buckets[at];
             left -= 1;
             // Those that were turned away are further on.
-            let is_last = (at < first || at >= last) && bucket.turned_away == 0 || left == 0;
+            let is_last = (at < first || at >= last) && self.buckets[at].turned_away == 0 || left == 0;
             next = (!is_last).then(|| self.after(at));
-            Some(bucket)
-        });
-        buckets.flat_map(entries_of).filter(move |(block, _)| Near::of(*block) == near)
+            Some(at)
+        })
+    }
+
+    /// The blocks that are there, and their places.
+    pub(crate) fn near(&self, near: Near) -> impl Iterator<Item = (u32, LogPlace)> + '_ {
+        let entries = self.buckets_near(near).flat_map(|at| entries_of(&self.buckets[at]));
+        entries.filter(move |(block, _)| Near::of(*block) == near)
     }
 
     /// The place of a block.
@@ -251,32 +255,23 @@ impl LogMap {
     /// Forgets one of the blocks there whose place is among these units of the log; which one is open.
     #[inline]
     pub(crate) fn remove_near(&mut self, near: Near, units: Units) -> Option<(u32, LogPlace)> {
-        let mut at = self.bucket_of(near.first());
-        let last = self.bucket_of(near.first() | Near::REST);
-        let mut is_behind = at == last;
-        for _ in 0..self.buckets.len() {
+        let (at, way) = self.buckets_near(near).find_map(|at| {
             let bucket = &self.buckets[at];
             // All of them, whichever it is: where it is cannot be guessed.
-            let mut found =
-                (0..WAYS).fold(0u32, |found, way| found | u32::from(units.contain(LogAt(bucket.at[way]))) << way);
+            let in_units = |found, way: usize| found | u32::from(units.contain(LogAt(bucket.at[way]))) << way;
+            let mut found = (0..WAYS).fold(0u32, in_units);
             while found != 0 {
                 let way = found.trailing_zeros() as usize;
                 found &= found - 1;
-                let key = bucket.keys[way];
-                if key != 0 && Near::of(key - 1) == near {
-                    let place = bucket.place(way);
-                    self.clear(at, way);
-                    return Some((key - 1, place));
+                if bucket.keys[way] != 0 && Near::of(bucket.keys[way] - 1) == near {
+                    return Some((at, way));
                 }
             }
-            // Those that were turned away are further on.
-            if is_behind && bucket.turned_away == 0 {
-                return None;
-            }
-            at = self.after(at);
-            is_behind |= at == last;
-        }
-        None
+            None
+        })?;
+        let removed = (self.buckets[at].keys[way] - 1, self.buckets[at].place(way));
+        self.clear(at, way);
+        Some(removed)
     }
 
     /// Empties a way of a bucket, which has an entry.
