@@ -313,6 +313,56 @@ fn a_leg_that_holds_a_file_system_is_named_and_done_without_when_told() {
     assert_eq!(node.terminate(), Some(0));
 }
 
+#[test]
+fn a_pool_on_a_mirror_grows_with_it_and_stays_so_after_a_kill() {
+    let mut node = Node::start(
+        "[[device]]\nname = 'log'\nkind = 'file'\npath = 'log.img'\nsize = '64MiB'\n\
+         [[device]]\nname = 'a'\nkind = 'file'\npath = 'a.img'\nsize = '300MiB'\n\
+         [[device]]\nname = 'b'\nkind = 'file'\npath = 'b.img'\nsize = '300MiB'\n\
+         [[device]]\nname = 'pair'\nkind = 'mirror'\ndevices = ['a', 'b']\n\
+         [pool.hot]\nlog = 'log'\ncapacity = 'pair'\n",
+    );
+    let sizes = |node: &Node| {
+        let pool = node.json(&["pool", "show", "hot"]);
+        let pair = node.json(&["device", "show", "pair"])["size"].as_u64().unwrap();
+        (pair, pool["open"]["capacity_bytes"].as_u64().unwrap())
+    };
+    let refused = |node: &Node, args: &[&str], code: i32, part: &str| {
+        let run = node.run(args);
+        assert!(run.code == code && run.err.contains(part), "{args:?}: {} {}", run.code, run.err);
+    };
+    let is_equal = |pair: &Value| pair["mirror"]["resync_left_regions"] == json!(0);
+    until(&node, "pair", is_equal);
+    let before = sizes(&node);
+    let allocated = |node: &Node| {
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(node.path("b.img")).unwrap());
+        blocks * 512
+    };
+    let allocated_before = allocated(&node);
+    refused(&node, &["pool", "grow", "hot"], 6, "remuda device resize pair SIZE where its legs are files");
+    refused(&node, &["device", "resize", "a", "600MiB"], 5, "resize that one: remuda device resize pair SIZE");
+    refused(&node, &["device", "resize", "pair", "100MiB"], 5, "a pool does not shrink");
+    node.ok(&["device", "resize", "pair", "600MiB"]);
+    node.ok(&["pool", "grow", "hot"]);
+    let grown = sizes(&node);
+    assert!(grown.0 == 600 << 20 && grown.1 > before.1 + (280 << 20), "{before:?}, then {grown:?}");
+    // Sparse files that are equal stay sparse.
+    until(&node, "pair", is_equal);
+    let added = allocated(&node) - allocated_before;
+    assert!(added < 100 << 20, "{added} bytes of the second leg");
+    node.kill();
+    node.restart();
+    until(&node, "pair", is_whole);
+    assert_eq!(sizes(&node), grown);
+    assert_eq!(node.terminate(), Some(0));
+    // A leg that is lost has to be as large as the other one is by now.
+    std::fs::remove_file(node.path("b.img")).unwrap();
+    node.restart();
+    node.run(&["device", "open", "pair", "--degraded"]);
+    refused(&node, &["device", "resize", "pair", "700MiB"], 5, "it grows only with all its legs in sync");
+    assert_eq!(node.terminate(), Some(0));
+}
+
 fn encrypted(origin: &str) -> Node {
     let safe = "[[device]]\nname = 'safe'\nkind = 'encrypt'\ndevice = 'f'\nkey_file = 'one.key'\n";
     let keys = [("one.key", &*"5a".repeat(32)), ("two.key", &*"6b".repeat(32)), ("three.key", &*"7c".repeat(32))];

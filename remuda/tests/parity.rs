@@ -143,7 +143,7 @@ fn a_pool_outlives_its_drives_one_after_the_other() {
     std::fs::remove_file(node.path("d2.img")).unwrap();
     node.restart();
     let state = array(&node)["state"].as_str().unwrap().to_string();
-    assert!(state.contains("member 0 (absent) and member 2 (absent) lack data"), "{state}");
+    assert!(state.contains("member 'd0' (absent) and member 'd2' (absent) lack data"), "{state}");
     assert_eq!(node.terminate(), Some(0), "{}", node.log());
 }
 
@@ -243,7 +243,7 @@ fn an_array_and_the_pool_on_it_grow_while_they_are_used() {
     assert_eq!(sizes(&node), grown);
     works(&node);
     is_right(&node);
-    refused(&node, &["device", "resize", "array", "700MiB"], 5, "member 2 has failed: replace it");
+    refused(&node, &["device", "resize", "array", "700MiB"], 5, "member 'd2' has failed: replace it");
     // A new drive has to be as large as the others are by now.
     new_drive(&node, "d2.img");
     node.run(&["device", "open", "d2"]);

@@ -41,7 +41,7 @@ impl BlockDevice for FittedDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        self.info
+        DeviceInfo { blocks: self.child.info().blocks, ..self.info }
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
@@ -57,6 +57,17 @@ impl BlockDevice for FittedDevice {
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         vec![self.child.clone()]
+    }
+
+    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        self.child.resize(reactor, blocks)
+    }
+
+    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        IoFuture::new(async move {
+            self.child.refresh(reactor).await?;
+            Ok(self.info())
+        })
     }
 
     fn place(&self, lba: u64) -> Option<(usize, u64, u64)> {

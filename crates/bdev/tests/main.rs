@@ -10,6 +10,7 @@ mod forged;
 mod inspect;
 mod mem;
 mod mirror;
+mod mirror_grow;
 mod parity;
 mod parity_head;
 mod spec;

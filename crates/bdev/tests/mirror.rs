@@ -413,6 +413,9 @@ const DEGRADED: MirrorOptions = MirrorOptions {
     start_degraded: true,
     prefer: None,
     region_bytes: 0,
+    leg_names: Vec::new(),
+    regions_max: 0,
+    defect: None,
 };
 
 #[test]

@@ -68,6 +68,8 @@ pub(crate) struct Judge {
     pub(crate) errors: Rc<Cell<u64>>,
     /// Whether, in the life that ends, a flush has failed that the device made by itself, so that its users were still to hear of it.
     pub(crate) unheard: Rc<dyn Fn() -> bool>,
+    /// Blocks that the device has, while it may become larger.
+    pub(crate) shown: Rc<Cell<u64>>,
     /// Writes whose end nobody saw.
     unended: Rc<RefCell<Vec<WriteTicket>>>,
 }
@@ -95,6 +97,7 @@ impl Judge {
             done_ops: Rc::default(),
             errors: Rc::default(),
             unheard: Rc::new(|| false),
+            shown: Rc::new(Cell::new(u64::MAX)),
             unended: Rc::default(),
         }
     }
@@ -124,7 +127,24 @@ impl Judge {
     }
 
     pub(crate) fn blocks(&self) -> u64 {
-        (self.oracle.borrow().cells() / self.mix.cells_per_block()) as u64
+        let blocks = (self.oracle.borrow().cells() / self.mix.cells_per_block()) as u64;
+        blocks.min(self.shown.get())
+    }
+
+    /// Disks hold something behind the end of what they show: each may be what is there when the device has grown. The bytes of each.
+    pub(crate) fn leftovers(&self, disks: usize, blocks: std::ops::Range<u64>) -> Vec<Vec<u8>> {
+        let cells = self.cells(blocks.start, blocks.end - blocks.start);
+        let mut oracle = self.oracle.borrow_mut();
+        let leftover = |_| {
+            let stamp = oracle.fresh_stamp();
+            let ticket = oracle.begin_write(cells.clone(), stamp);
+            oracle.end_write(ticket, false, false);
+            let mut bytes = vec![0; cells.len() * self.mix.cell_bytes];
+            let each = bytes.chunks_mut(self.mix.cell_bytes).zip(cells.clone());
+            each.for_each(|(bytes, cell)| fill_cell(bytes, stamp, cell));
+            bytes
+        };
+        (0..disks).map(leftover).collect()
     }
 
     fn cells(&self, lba: u64, nblocks: u64) -> std::ops::Range<usize> {
@@ -257,9 +277,9 @@ impl Judge {
     /// One task's workload: `count` operations.
     pub(crate) async fn work(self, reactor: Rc<Reactor>, channel: Rc<dyn Channel>, task: u64, tasks: u64, count: u64) {
         let mut rng = self.sim.rng();
-        let blocks = self.blocks();
-        let (first, span) = if self.mix.shared { (0, blocks) } else { (task * (blocks / tasks), blocks / tasks) };
         for _ in 0..count {
+            let blocks = self.blocks();
+            let (first, span) = if self.mix.shared { (0, blocks) } else { (task * (blocks / tasks), blocks / tasks) };
             let nblocks = rng.between(1, self.mix.blocks_max.min(span));
             let lba = first + rng.below(span - nblocks + 1);
             match rng.below(16) {

@@ -48,6 +48,7 @@ mod pool_versions;
 mod raw_file;
 mod reactor_mesh;
 mod rotting;
+mod shown;
 mod sides;
 mod stack_faults;
 mod vhost;

@@ -27,7 +27,9 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         world.add_disk(node, &path(leg), DiskOptions { bytes, unit, ..DiskOptions::default() }, DiskFaults::default());
     }
     let checksums = world.handle().mutation() != Some(Mutation::SkipVerify);
-    let plan = Plan { legs, block_size: unit, region_bytes: 4096 * rng.between(1, 4), checksums, loss: None };
+    let region_bytes = 4096 * rng.between(1, 4);
+    let plan =
+        Plan { legs, block_size: unit, region_bytes, checksums, loss: None, shown: None, regions_max: 0, defect: None };
     let blocks = create(world, &plan, node)?;
     let crashes = rng.one_in(2);
     for leg in 0..legs {
@@ -46,6 +48,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     world.set_schedule(ScheduleFaults::swarm(rng));
     let judge = Judge::new(world.handle(), node, mix, blocks * unit as u64);
     let open = move |reactor: Rc<Reactor>| -> Opening {
+        let plan = plan.clone();
         Box::pin(async move {
             let device = plan.open(&reactor, MirrorOptions::default()).await?;
             Ok(Arc::new(device) as Arc<dyn BlockDevice>)

@@ -92,6 +92,8 @@ fn every_checker_catches_its_mutation() {
         ("mirror-crash", Mutation::LoseCompletion),
         ("mirror-crash", Mutation::SkipCopies),
         ("mirror-crash", Mutation::SkipResync),
+        ("mirror-crash", Mutation::GrowUnrecorded),
+        ("mirror-crash", Mutation::GrowUnmarked),
         ("stack-faults", Mutation::SkipVerify),
         ("zoned", Mutation::ForgetPointers),
         ("zoned", Mutation::FlushDoesNothing),

@@ -305,8 +305,10 @@ pub enum Mutation {
     SkipRecord,
     /// A scenario's own defect: a parity device reads rows of a member before they have been rebuilt.
     ReadUnbuilt,
-    /// A scenario's own defect: a parity device grows without its superblocks saying so.
+    /// A scenario's own defect: a parity device or a mirror grows without its superblocks saying so.
     GrowUnrecorded,
+    /// A scenario's own defect: what a mirror grows by counts as equal on all legs.
+    GrowUnmarked,
     /// A scenario's own defect: a flash cache brings back blocks that have been written to since it was opened.
     RestoreWritten,
     /// A scenario's own defect: the pointers of a zoned device are not written when it is flushed.
@@ -333,7 +335,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 79] = [
+    pub const ALL: [Mutation; 80] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -402,6 +404,7 @@ impl Mutation {
         Mutation::SkipRecord,
         Mutation::ReadUnbuilt,
         Mutation::GrowUnrecorded,
+        Mutation::GrowUnmarked,
         Mutation::RestoreWritten,
         Mutation::ForgetPointers,
         Mutation::SkipReset,

@@ -26,6 +26,8 @@ struct Cell {
     tainted: Values,
     /// When the cell was rewritten after that; a flush that begins later removes the taint.
     rewritten_at: Option<u64>,
+    /// Copies of it may have parted since a flush failed of which nobody knows: a read tells of one of them alone.
+    parts: bool,
     /// Writes under way, and whether any two of them met.
     writers: u32,
     overlapped: bool,
@@ -41,11 +43,17 @@ impl Cell {
             surviving: values,
             left: Vec::new(),
             tainted: Vec::new(),
+            parts: false,
             rewritten_at: None,
             writers: 0,
             overlapped: false,
             begun: Vec::new(),
         }
+    }
+
+    fn untaint(&mut self) {
+        self.tainted.clear();
+        self.parts = false;
     }
 
     fn begun_since(&self, time: u64) -> impl Iterator<Item = u64> + '_ {
@@ -176,7 +184,7 @@ impl CellOracle {
                 }
                 if durable {
                     cell.surviving = vec![ticket.stamp];
-                    cell.tainted.clear();
+                    cell.untaint();
                 }
             }
             if cell.writers == 0 {
@@ -213,7 +221,7 @@ impl CellOracle {
             since.into_iter().for_each(|stamp| add(&mut cell.surviving, stamp));
             cell.surviving.retain(|stamp| kept.contains(stamp));
             if cell.rewritten_at.is_some_and(|at| at < ticket.time) {
-                cell.tainted.clear();
+                cell.untaint();
             }
             let tainted = cell.tainted.clone();
             tainted.into_iter().for_each(|stamp| add(&mut cell.surviving, stamp));
@@ -235,6 +243,7 @@ impl CellOracle {
         let survived = self.cells.iter().map(|cell| cell.surviving.clone()).collect();
         self.tick();
         self.flush_failed(survived);
+        self.cells.iter_mut().for_each(|cell| cell.parts |= cell.tainted.len() > 1);
     }
 
     /// A read is about to be submitted.
@@ -262,7 +271,8 @@ impl CellOracle {
                 Err(damage) => return Err(format!("cell {index} {damage}, allowed are {allowed:?}")),
             };
             // Seen while nothing was under way: that is what it is now, and from then on.
-            if calm && !straddles && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
+            let settles = calm && !straddles && !cell.parts;
+            if settles && cell.writers == 0 && !cell.begun_since(ticket.time).any(|_| true) {
                 cell.readable = vec![value];
             }
         }
@@ -317,7 +327,7 @@ impl CellOracle {
     pub fn settle(&mut self) {
         for cell in &mut self.cells {
             cell.surviving = cell.readable.clone();
-            cell.tainted.clear();
+            cell.untaint();
             cell.begun.clear();
         }
     }
@@ -448,6 +458,10 @@ mod tests {
         oracle.end_flush(ticket, true);
         oracle.power_cut();
         assert!(reads(&mut oracle.clone_for_test(), 0, 0) && reads(&mut oracle, 0, a));
+        // Of two copies each has one of them, until it is written anew.
+        assert!(reads(&mut oracle, 0, 0) && reads(&mut oracle, 0, a));
+        let b = write(&mut oracle, 0, true);
+        assert!(!reads(&mut oracle, 0, a) && reads(&mut oracle, 0, b));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::config::{DeviceDef, DeviceParams, check_file, spec_of};
 use base::{ByteSize, Errno};
 use bdev::{
     BlockDevice, Built, Delay, Delays, DeviceError, DeviceSpec, EncryptOptions, ErrorRule, Fault, Flags,
-    FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, OpenFor, StatsDevice, Status,
-    When,
+    FlashCacheOptions, Io, Lba, LegState, Limits, MirrorOptions, MirrorStatus, Op, OpSet, OpenFor, ParityOptions,
+    StatsDevice, Status, When,
 };
 use nvme::auth::HostKeys;
 use nvme::initiator::{ConnectError, HostIdentity, NvmfDevice, Options, Replay};
@@ -224,7 +224,11 @@ fn specs_of(def: &DeviceDef, opener: &Opener) -> Result<Vec<DeviceSpec>, Refusal
     let spec = match (spec_of(&def.params, opener.make), &def.params) {
         (Some(DeviceSpec::Mirror(options)), _) => {
             let start_degraded = options.start_degraded || opener.start_degraded;
-            DeviceSpec::Mirror(MirrorOptions { start_degraded, prefer: opener.prefer, ..options })
+            let leg_names = def.children().to_vec();
+            DeviceSpec::Mirror(MirrorOptions { start_degraded, prefer: opener.prefer, leg_names, ..options })
+        }
+        (Some(DeviceSpec::Parity(options)), _) => {
+            DeviceSpec::Parity(ParityOptions { member_names: def.children().to_vec(), ..options })
         }
         (Some(DeviceSpec::FlashCache(options)), _) => {
             DeviceSpec::FlashCache(FlashCacheOptions { id: opener.cache_id, ..options })

@@ -18,9 +18,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-const MIRROR_SIZE_HINT: &str =
-    "make a larger one, and take what is on it there: volumes of a pool by snapshot export and import";
-
 pub(super) fn is_mirror(def: &DeviceDef) -> bool {
     matches!(def.params, DeviceParams::Mirror { .. })
 }
@@ -343,16 +340,11 @@ impl Node {
             let cause = format!("{size} bytes is not a positive multiple of its block size {}", info.block_size);
             return Err(Refusal::invalid(object, cause, UNITS_HINT));
         }
-        let def = |name: &str| self.devices.get(name).map(|slot| &slot.def.params);
-        if matches!(def(name), Some(DeviceParams::Mirror { .. })) {
-            return Err(Refusal::invalid(object, "a mirror keeps the size that it was made with", MIRROR_SIZE_HINT));
-        }
         let above = self.devices.values().find(|slot| slot.def.children().iter().any(|child| child == name));
         if let Some(above) = above {
             let cause = format!("device '{}' stands on it", above.def.name);
             let next = match &above.def.params {
-                DeviceParams::Mirror { .. } => MIRROR_SIZE_HINT.to_string(),
-                DeviceParams::Parity { .. } => {
+                DeviceParams::Mirror { .. } | DeviceParams::Parity { .. } => {
                     format!("resize that one: remuda device resize {} SIZE", above.def.name)
                 }
                 _ => format!("delete device '{}' first", above.def.name),

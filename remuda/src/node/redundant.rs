@@ -64,6 +64,8 @@ impl Redundant {
         device: Arc<dyn BlockDevice>,
         overwrite: bool,
     ) -> Result<(), DeviceError> {
+        // It may have become larger since it was found too small.
+        device.refresh(reactor).await?;
         match self {
             Redundant::Mirror(mirror) => {
                 mirror.join(reactor, part, Some(device), overwrite).await?;

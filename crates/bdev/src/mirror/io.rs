@@ -1,7 +1,8 @@
 //! The data path of a mirror: which leg is read, what becomes of a leg that fails, how writes reach all of them.
 
 use super::format::LegState;
-use super::{COPY_BYTES, DIRTY, LegSet, NEEDS_SYNC, Shared};
+use super::regions::{DIRTY, NEEDS_SYNC};
+use super::{COPY_BYTES, LegSet, Shared};
 use crate::device::Channel;
 use crate::flush_line::FlushEar;
 use crate::io::{Done, Flags, Io, Lba, Op, Status};
@@ -13,6 +14,18 @@ use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
+
+/// How blocks are made equal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copying {
+    /// All are written. Equal ones too: what reads well on a leg may be lost with the power, where it failed a flush of which a
+    /// process that died has told nobody.
+    All,
+    /// And are durable at once.
+    Durably,
+    /// As far as legs in sync do not have them.
+    WhatDiffers,
+}
 
 enum CopyError {
     Source(Status),
@@ -43,7 +56,7 @@ impl Channel for NoChannel {
 
 impl Channel for MirrorChannel {
     fn submit<'a>(&'a self, io: Io) -> IoFuture<'a, Done> {
-        if let Err(status) = self.0.shared.info.check(&io) {
+        if let Err(status) = self.0.shared.info().check(&io) {
             return IoFuture::ready(io.done(status));
         }
         if io.op == Op::Read {
@@ -97,7 +110,7 @@ impl Medium for Inner {
     }
 
     fn block_size(&self) -> u32 {
-        self.shared.info.block_size
+        self.shared.opened.block_size
     }
 
     /// A read, or a write whose range is held. Reads do not repair: that would wait for a range that may be held here.
@@ -306,13 +319,13 @@ impl Inner {
 
     /// Blocks that are copied or looked at together.
     fn copy_blocks(&self) -> u64 {
-        let info = &self.shared.info;
+        let info = &self.shared.opened;
         (COPY_BYTES as u32 / info.block_size).clamp(1, info.max_io_blocks) as u64
     }
 
     /// Copies blocks from one leg to another; the caller holds the range.
     async fn copy_range(&self, lba: u64, nblocks: u64, source: usize, target: usize) -> Result<(), CopyError> {
-        let (block_size, mut at) = (self.shared.info.block_size as usize, lba);
+        let (block_size, mut at) = (self.shared.block_bytes(), lba);
         while at < lba + nblocks {
             let count = (lba + nblocks - at).min(self.copy_blocks()) as u32;
             let mut bufs = SgList::new();
@@ -332,7 +345,7 @@ impl Inner {
     async fn copy_unreadable(&self, lba: u64, nblocks: u64, source: usize, target: usize) -> Result<(), CopyError> {
         for at in lba..lba + nblocks {
             let mut bufs = SgList::new();
-            let block_size = self.shared.info.block_size as usize;
+            let block_size = self.shared.block_bytes();
             bufs.push(steps::alloc(&self.reactor, block_size).await.map_err(CopyError::Source)?);
             let read = Io::read(Lba(at + self.shared.data_start), 1, bufs);
             if !self.channel(target).submit(read).await.status.is_ok() {
@@ -360,7 +373,7 @@ impl Inner {
         }
         // A leg that is called failed in memory only would be asked again after a crash.
         Box::pin(self.record()).await?;
-        Box::pin(self.equalise(lba, nblocks, Shared::in_sync, Flags::FUA)).await
+        Box::pin(self.equalise(lba, nblocks, Shared::in_sync, Copying::Durably)).await
     }
 
     /// Reads blocks from a leg in sync and writes them to the other `targets`; the caller holds the range.
@@ -369,8 +382,9 @@ impl Inner {
         lba: u64,
         nblocks: u64,
         targets: fn(&Shared) -> LegSet,
-        flags: Flags,
+        how: Copying,
     ) -> Result<(), Status> {
+        let flags = if how == Copying::Durably { Flags::FUA } else { Flags::NONE };
         let step = self.copy_blocks();
         let mut at = lba;
         while at < lba + nblocks {
@@ -378,6 +392,9 @@ impl Inner {
             let (source, unreadable, mut bufs) = self.read_any(at, count).await?;
             let mut failed = LegSet::new();
             for target in targets(&self.shared).into_iter().filter(|leg| *leg != source) {
+                if how == Copying::WhatDiffers && self.holds(target, at, &bufs).await {
+                    continue;
+                }
                 let write = Io { flags, ..Io::write(Lba(at + self.shared.data_start), count as u32, bufs) };
                 let done = self.channel(target).submit(write).await;
                 bufs = done.io.bufs;
@@ -395,13 +412,27 @@ impl Inner {
         Ok(())
     }
 
+    /// Whether a leg in sync has these blocks. One that is being caught up mostly lacks them.
+    async fn holds(&self, leg: usize, lba: u64, bufs: &SgList) -> bool {
+        if self.shared.leg_state(leg) != LegState::InSync {
+            return false;
+        }
+        let bytes: usize = bufs.iter().map(|buf| buf.as_slice().len()).sum();
+        let Ok(buf) = steps::alloc(&self.reactor, bytes).await else { return false };
+        let nblocks = (bytes / self.shared.block_bytes()) as u32;
+        let read = Io::read(Lba(lba + self.shared.data_start), nblocks, SgList::from_iter([buf]));
+        let done = self.channel(leg).submit(read).await;
+        let same = || done.io.bufs.iter().zip(bufs).all(|(one, other)| one.as_slice() == other.as_slice());
+        done.status.is_ok() && done.io.bufs.len() == bufs.len() && same()
+    }
+
     /// Blocks of the first leg in sync that can read them, and the legs before it that could not. Every one of them has
     /// all that was acknowledged.
     async fn read_any(&self, lba: u64, nblocks: u64) -> Result<(usize, LegSet, SgList), Status> {
         let (mut unreadable, mut first_failure) = (LegSet::new(), None);
         for leg in self.shared.in_sync() {
             let mut bufs = SgList::new();
-            bufs.push(steps::alloc(&self.reactor, nblocks as usize * self.shared.info.block_size as usize).await?);
+            bufs.push(steps::alloc(&self.reactor, nblocks as usize * self.shared.block_bytes()).await?);
             let read = Io::read(Lba(lba + self.shared.data_start), nblocks as u32, bufs);
             let done = self.channel(leg).submit(read).await;
             if done.status.is_ok() {
@@ -433,7 +464,7 @@ impl Inner {
         // Writes wait: while one is under way the legs differ.
         let held = self.shared.ranges.lock(lba, nblocks, false).await;
         for leg in self.shared.in_sync() {
-            let bytes = nblocks as usize * self.shared.info.block_size as usize;
+            let bytes = nblocks as usize * self.shared.block_bytes();
             let bufs = SgList::from_iter([steps::alloc(&self.reactor, bytes).await?]);
             let read = Io::read(Lba(lba + self.shared.data_start), nblocks as u32, bufs);
             let mut done = self.channel(leg).submit(read).await;
@@ -468,7 +499,7 @@ impl Inner {
 
     /// A write, write-zeroes or unmap on all active legs; the caller holds the range.
     async fn change(&self, mut io: Io) -> Done {
-        let regions = self.shared.regions_of(io.lba.0, io.nblocks as u64);
+        let regions = self.shared.regions.of(io.lba.0, io.nblocks as u64);
         let mut clean = false;
         for region in regions.clone() {
             clean |= self.shared.regions[region].fetch_add(1, AcqRel) & DIRTY == 0;
@@ -530,7 +561,7 @@ impl Inner {
     }
 
     fn distrust(&self, lba: u64, nblocks: u64) {
-        for region in self.shared.regions_of(lba, nblocks) {
+        for region in self.shared.regions.of(lba, nblocks) {
             self.shared.regions[region].fetch_or(NEEDS_SYNC, AcqRel);
         }
     }

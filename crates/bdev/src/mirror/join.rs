@@ -2,7 +2,8 @@
 
 use super::format::{BitmapPage, LegRecord, LegState};
 use super::io::Inner;
-use super::{DIRTY, MirrorDevice, MirrorOptions, NEEDS_SYNC, Seen, explain, lacks_room, look, meta};
+use super::regions::{DIRTY, NEEDS_SYNC};
+use super::{MirrorDevice, MirrorOptions, Seen, explain, lacks_room, look, meta};
 use crate::device::{BlockDevice, DeviceError, DeviceInfo};
 use crate::fit::fit;
 use crate::io::Status;
@@ -37,7 +38,7 @@ impl MirrorDevice {
         let device = match (shared.legs[leg].device.get(), device) {
             (Some(device), _) => device.clone(),
             (None, Some(device)) => self.fitted(device).map_err(refused)?,
-            (None, None) => return Err(refused(format!("leg {leg} is absent"))),
+            (None, None) => return Err(refused(format!("{} is absent", shared.leg_name(leg)))),
         };
         let mut legs: Vec<_> = shared.legs.iter().map(|leg| leg.device.get().cloned()).collect();
         legs[leg] = Some(device.clone());
@@ -52,12 +53,12 @@ impl MirrorDevice {
         let inner = self.inner(reactor)?;
         // With the whole device held no write and no copy is under way. So every region that the leg lacks is marked dirty,
         // and no copy that began without it can take a mark away.
-        let _alone = shared.ranges.lock(0, shared.info.blocks, true).await;
+        let _alone = shared.ranges.lock(0, shared.blocks(), true).await;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
         let state = {
             let meta = shared.meta.lock().expect("nothing panics while holding the metadata");
             meta::arriving(&meta.superblock, seen.superblock.as_ref(), seen.blank, leg, overwrite)
-                .map_err(|why| refused(explain(&why, &legs, true)))?
+                .map_err(|why| refused(explain(&why, &legs, &shared.leg_names, true)))?
         };
         // Only the first device of a leg stays; it is the same one otherwise.
         let _ = shared.legs[leg].device.set(device);
@@ -70,7 +71,7 @@ impl MirrorDevice {
 
     /// A device for a leg that the mirror was opened without, so that it keeps what the mirror promises.
     fn fitted(&self, device: Arc<dyn BlockDevice>) -> Result<Arc<dyn BlockDevice>, String> {
-        let (promised, info) = (&self.shared.info, device.info());
+        let (promised, info) = (&self.shared.info(), device.info());
         let needed = self.shared.data_start + promised.blocks;
         if let Some(why) = lacks_room(&*device, promised.block_size, needed) {
             return Err(why);
@@ -97,6 +98,7 @@ impl Inner {
     /// Makes a leg one that is being caught up, durably. The caller holds all blocks and the turn.
     async fn take_in(&self, leg: usize, state: LegState, seen: &Seen) -> Result<(), Status> {
         let shared = &self.shared;
+        self.record_with_turn().await?;
         let full = state == LegState::RecoveringFull;
         let pages = {
             let mut meta = shared.meta.lock().expect("nothing panics while holding the metadata");
@@ -111,7 +113,7 @@ impl Inner {
         };
         shared.legs[leg].slot_first.store(seen.slot_first, Release);
         shared.legs[leg].generation.store(seen.generation(), Release);
-        for word in &shared.regions {
+        for word in shared.regions.iter() {
             if full {
                 word.fetch_or(DIRTY | NEEDS_SYNC, AcqRel);
             } else if word.load(Acquire) & DIRTY != 0 {

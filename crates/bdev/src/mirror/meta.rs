@@ -25,6 +25,8 @@ pub(super) enum Disagreement {
     Unreadable(usize),
     /// No leg in sync is here.
     NothingInSync,
+    /// The leg whose data were to survive is not here, or is no complete one by its own superblock.
+    NoSuchData(usize),
 }
 
 /// The state of each leg when a mirror is opened, decided from the superblocks that are present (`None`: the leg is
@@ -45,6 +47,11 @@ pub(super) fn decide(
         superblock.legs.get(*index).is_some_and(|leg| leg.state == LegState::InSync)
     };
     let preferred = |index: usize| prefer == Some(index);
+    if let Some(prefer) = prefer
+        && !candidates.clone().filter(in_sync_itself).any(|(index, _)| index == prefer)
+    {
+        return Err(Disagreement::NoSuchData(prefer));
+    }
     let newest = candidates
         .clone()
         .filter(in_sync_itself)
@@ -117,7 +124,7 @@ pub(super) fn arriving(
     }
 }
 
-/// Whether a superblock is that of leg `index` of a mirror.
+/// Whether a superblock is that of leg `index` of a mirror. One of before the mirror has grown, or of when it grew, has another size.
 fn is_leg(own: &Superblock, index: usize, mirror: &Superblock) -> bool {
     own.mirror_id == mirror.mirror_id && own.leg_index == index && own.is_laid_out_like(mirror)
 }
@@ -125,10 +132,12 @@ fn is_leg(own: &Superblock, index: usize, mirror: &Superblock) -> bool {
 /// Whether leg `index`, by its `own` superblock, went on without the ruling leg.
 fn lost_sight(own: &Superblock, newest: &Superblock, index: usize, ruler: usize) -> bool {
     // A third leg that both call in sync, and that was not filled anew, has what this leg acknowledged: nothing could be
-    // without calling that one failed. The ruler came back after this leg had failed, and this leg never heard of it.
+    // without calling that one failed. The ruler came back after this leg had failed, and this leg never heard of it. That third
+    // leg may have failed since, later than anything this leg knows.
     let is_common = |leg: usize| {
         let (mine, theirs) = (&own.legs[leg], &newest.legs[leg]);
-        mine.state == LegState::InSync && theirs.state == LegState::InSync && mine.id == theirs.id
+        let failed_since = theirs.state == LegState::Failed && theirs.failed_generation > own.generation;
+        mine.state == LegState::InSync && (theirs.state == LegState::InSync || failed_since) && mine.id == theirs.id
     };
     if (0..own.legs.len()).any(|leg| leg != index && is_common(leg)) {
         return false;
@@ -254,6 +263,17 @@ mod tests {
     }
 
     #[test]
+    fn a_leg_that_is_preferred_and_has_nothing_is_refused() {
+        let apart = || [superblock(0, 9, &[InSync, Failed]), superblock(1, 6, &[Failed, InSync])];
+        let mut three: Vec<_> = apart().into_iter().collect();
+        three.push(None);
+        assert_eq!(decide(&three, &[false; 3], false, Some(2)), Err(Disagreement::NoSuchData(2)));
+        let found = [superblock(0, 9, &[InSync, Failed]), superblock(1, 9, &[InSync, RecoveringFull])];
+        assert_eq!(decide(&found, &[false; 2], false, Some(1)), Err(Disagreement::NoSuchData(1)));
+        assert_eq!(states(decide(&apart(), &[false; 2], false, Some(1))), [RecoveringFull, InSync]);
+    }
+
+    #[test]
     fn a_crash_while_the_end_of_a_resync_is_recorded_is_no_split_brain() {
         // Found by the scenario mirror-crash, seed 682.
         let found = [superblock(0, 7, &[InSync, InSync]), superblock(1, 6, &[RecoveringDirty, InSync])];
@@ -270,6 +290,20 @@ mod tests {
         assert_eq!(states(decide(&found, &[false; 3], false, None)), [RecoveringFull, InSync, InSync]);
         let found = [superblock(0, 5, &[InSync, Failed, Failed]), found[1].clone(), found[2].clone()];
         assert!(matches!(decide(&found, &[false; 3], false, None), Err(Disagreement::SplitBrain(_, 0))));
+        // Seed 26826: leg 2 was caught up by leg 0 after leg 1 had failed, and then leg 0 failed as well.
+        let mut ruler = superblock(2, 9, &[Failed, Failed, InSync]).unwrap();
+        ruler.legs[1].failed_generation = 6;
+        let found = [
+            superblock(0, 8, &[InSync, Failed, InSync]),
+            superblock(1, 5, &[InSync, InSync, Failed]),
+            Some(ruler.clone()),
+        ];
+        assert_eq!(states(decide(&found, &[false; 3], false, None)), [RecoveringDirty, RecoveringDirty, InSync]);
+        // Leg 0 had failed before anything that leg 1 knows: it went on with that one, apart.
+        let found = [superblock(0, 9, &[InSync, InSync, Failed]), superblock(1, 9, &[InSync, InSync, Failed])];
+        let apart = Superblock { generation: 12, ..ruler };
+        let found = [found[0].clone(), found[1].clone(), Some(apart)];
+        assert!(matches!(decide(&found, &[false; 3], false, None), Err(Disagreement::SplitBrain(2, _))));
         // The leg that was to be caught up never heard of it and was started alone instead, some time ago.
         let mut alone = superblock(0, 9, &[InSync, Failed]);
         alone.as_mut().unwrap().legs[1].failed_generation = 5;
@@ -386,9 +420,30 @@ mod tests {
     }
 
     #[test]
+    fn a_crash_while_a_mirror_grows_leaves_legs_in_sync_that_differ_in_size() {
+        for (grown, other) in [(7, 6), (6, 7)] {
+            let mut larger = superblock(0, grown, &[InSync, InSync]).unwrap();
+            (larger.data_blocks, larger.region_blocks, larger.pages) = (1000, 20, 2);
+            let found = [Some(larger), superblock(1, other, &[InSync, InSync])];
+            let decided = decide(&found, &[false; 2], false, None).unwrap();
+            assert_eq!(decided.data_blocks, if grown > other { 1000 } else { 100 });
+            assert_eq!(states(Ok(decided)), [InSync, InSync]);
+        }
+        // It failed in the midst of that.
+        let mut larger = superblock(0, 8, &[InSync, Failed]).unwrap();
+        larger.data_blocks = 1000;
+        let found = [Some(larger), superblock(1, 6, &[InSync, InSync])];
+        assert_eq!(states(decide(&found, &[false; 2], false, None)), [InSync, RecoveringFull]);
+    }
+
+    #[test]
     fn a_leg_whose_data_are_elsewhere_is_of_another_mirror() {
-        let changes: [fn(&mut Superblock); 4] =
-            [|own| own.data_start += 1, |own| own.data_blocks -= 1, |own| own.region_blocks *= 2, |own| own.pages += 1];
+        let changes: [fn(&mut Superblock); 4] = [
+            |own| own.data_start += 1,
+            |own| own.block_size = 512,
+            |own| own.leg_index = 0,
+            |own| own.mirror_id[0] += 1,
+        ];
         for change in changes {
             let mut other = superblock(1, 6, &[InSync, InSync]);
             change(other.as_mut().unwrap());

@@ -21,15 +21,18 @@
 //! then reads well counts.
 
 pub(crate) mod format;
+mod grow;
 mod io;
 mod join;
 mod meta;
+mod regions;
 mod upkeep;
 
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::flush_line::FlushLine;
 use crate::io::{Op, OpSet};
 use crate::openings::Openings;
+use crate::part_name::part_name;
 use crate::range_lock::RangeLock;
 use crate::signs;
 use crate::slots::{self, Found, Slots, UNIT_BYTES};
@@ -37,7 +40,8 @@ use format::{BitmapPage, KIND, LegRecord, PAGE_REGIONS, PAGES_MAX, Superblock};
 pub use format::{LEGS_MAX, LegState};
 use io::{Inner, MirrorChannel};
 use meta::Disagreement;
-use reactor::Reactor;
+use reactor::{IoFuture, Reactor};
+use regions::{DIRTY, NEEDS_SYNC, Regions};
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -58,6 +62,21 @@ pub struct MirrorOptions {
     pub prefer: Option<usize>,
     /// Bytes per dirty bit; 0 chooses (1 MiB, more on very large legs).
     pub region_bytes: u64,
+    /// What legs are called that are absent; by number otherwise.
+    pub leg_names: Vec<String>,
+    /// Most regions that it grows to without making them larger; 0: as many as its bitmap has room for.
+    pub regions_max: usize,
+    /// For tests of what watches over mirrors.
+    pub defect: Option<MirrorDefect>,
+}
+
+/// A rule of mirrors that can be broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorDefect {
+    /// What it grows by counts as equal on all legs.
+    GrowUnmarked,
+    /// It grows without its superblocks saying so.
+    GrowUnrecorded,
 }
 
 /// How a leg is doing.
@@ -95,13 +114,13 @@ pub struct MirrorDevice {
 
 struct Shared {
     name: String,
-    info: DeviceInfo,
+    /// As it was opened.
+    opened: DeviceInfo,
+    /// As it has grown since.
+    blocks: AtomicU64,
     legs: Vec<Leg>,
     data_start: u64,
-    region_blocks: u64,
-    /// Per region: [`DIRTY`], [`NEEDS_SYNC`], and how many writes are under way. Atomic because all reactors write to
-    /// all regions; one addition per write, no lock.
-    regions: Box<[AtomicU32]>,
+    regions: Regions,
     ranges: RangeLock,
     flushes: Arc<FlushLine>,
     /// Held across metadata writes; one range, so a fair asynchronous mutex.
@@ -115,6 +134,18 @@ struct Shared {
     cleaning: AtomicBool,
     resync_turn: RangeLock,
     join_turn: RangeLock,
+    grow_turn: RangeLock,
+    /// The device is no more: what goes on in the background ends.
+    is_gone: AtomicBool,
+    regions_max: usize,
+    leg_names: Vec<String>,
+    defect: Option<MirrorDefect>,
+}
+
+impl Leg {
+    fn device(&self) -> Option<&Arc<dyn BlockDevice>> {
+        self.device.get()
+    }
 }
 
 struct Leg {
@@ -138,8 +169,6 @@ struct Meta {
     pages: Vec<BitmapPage>,
 }
 
-const DIRTY: u32 = 1 << 31;
-const NEEDS_SYNC: u32 = 1 << 30;
 const REGION_BYTES_DEFAULT: u64 = 1 << 20;
 /// Between two rounds of clearing bits; md uses five seconds too.
 const CLEAN_INTERVAL_NS: u64 = 5_000_000_000;
@@ -154,16 +183,25 @@ const STEPPED: OpSet = OpSet::of(&[Op::Compare, Op::CompareAndWrite, Op::Copy, O
 type LegSet = SmallVec<[usize; LEGS_MAX]>;
 
 impl Shared {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { blocks: self.blocks(), ..self.opened }
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks.load(Acquire)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.opened.block_size as usize
+    }
+
     fn leg_state(&self, leg: usize) -> LegState {
         LegState::of_code(self.legs[leg].state.load(Acquire)).expect("only states are stored")
     }
 
     /// As messages call it.
     fn leg_name(&self, leg: usize) -> String {
-        match self.legs[leg].device.get() {
-            Some(device) => format!("leg '{}'", device.name()),
-            None => format!("leg {leg}"),
-        }
+        part_name("leg", leg, self.legs[leg].device(), &self.leg_names)
     }
 
     fn legs_where(&self, wanted: impl Fn(LegState) -> bool) -> LegSet {
@@ -190,15 +228,19 @@ impl Shared {
         self.in_sync().len() == self.legs.len()
     }
 
-    fn regions_of(&self, lba: u64, nblocks: u64) -> std::ops::RangeInclusive<usize> {
-        let last = (lba + nblocks.max(1) - 1) / self.region_blocks;
-        (lba / self.region_blocks) as usize..=last as usize
+    fn regions_with(&self, bit: u32) -> u64 {
+        self.regions.iter().filter(|word| word.load(Acquire) & bit != 0).count() as u64
+    }
+
+    /// Regions that remain to be copied.
+    fn regions_left(&self) -> u64 {
+        self.regions_with(NEEDS_SYNC)
     }
 
     /// Whether two legs in sync may hold different data there, or come to it after a crash.
     fn may_differ(&self, lba: u64, nblocks: u64) -> bool {
         let marked = |region: usize| self.regions[region].load(Acquire) & NEEDS_SYNC != 0;
-        self.regions_of(lba, nblocks).any(marked) && (self.in_sync().len() > 1 || self.unrecorded.load(Acquire))
+        self.regions.of(lba, nblocks).any(marked) && (self.in_sync().len() > 1 || self.unrecorded.load(Acquire))
     }
 }
 
@@ -246,19 +288,13 @@ impl MirrorDevice {
             refuse_used(name, &legs, &seen, options)?;
             new_superblock(reactor, &infos_of(&legs), options).map_err(config)?
         } else {
-            let blank: Vec<bool> = seen.iter().map(|seen| seen.blank).collect();
             if let Some(superblock) = found.iter().flatten().find(|superblock| superblock.legs.len() != legs.len()) {
                 return refuse(format!("it has {} legs, {} are given", superblock.legs.len(), legs.len()));
             }
-            let decided = meta::decide(&found, &blank, options.start_degraded, options.prefer);
-            decided.map_err(|why| closed(name, &why, &legs, &seen))?
+            decide(name, &legs, &mut seen, options)?
         };
         leave_out(name, &mut legs, &mut channels, &seen);
-        let needed = superblock.data_start + superblock.data_blocks;
-        let too_small = |leg: &Arc<dyn BlockDevice>| lacks_room(&**leg, superblock.block_size, needed);
-        if let Some(reason) = legs.iter().flatten().find_map(too_small) {
-            return Err(DeviceError::TooSmall { device: name.to_string(), reason });
-        }
+        let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
         superblock.openings.begin(superblock.generation + 1, reactor.driver().random_u64());
         let pages = if fresh {
             vec![BitmapPage::filled(!options.assume_clean); superblock.pages as usize]
@@ -266,7 +302,8 @@ impl MirrorDevice {
             load_pages(reactor, &channels, &found, &superblock).await
         };
         let present = infos_of(&legs);
-        let device = MirrorDevice { shared: Arc::new(assemble(name, legs, &present, superblock, pages)) };
+        let shared = assemble(name, legs, &present, superblock, pages, options);
+        let device = MirrorDevice { shared: Arc::new(shared) };
         for (leg, seen) in device.shared.legs.iter().zip(&seen) {
             leg.slot_first.store(seen.slot_first, Release);
             leg.generation.store(seen.generation(), Release);
@@ -330,15 +367,19 @@ impl MirrorDevice {
         legs.collect()
     }
 
+    /// Whether the states of its legs are durable: after a crash they are what they are now.
+    pub fn is_recorded(&self) -> bool {
+        !self.shared.unrecorded.load(Acquire)
+    }
+
     /// How it is doing; looks at every region.
     pub fn status(&self) -> MirrorStatus {
         let shared = &self.shared;
-        let count = |bit: u32| shared.regions.iter().filter(|word| word.load(Relaxed) & bit != 0).count() as u64;
         MirrorStatus {
             legs: self.legs(),
             degraded: !shared.all_in_sync(),
-            dirty_regions: count(DIRTY),
-            resync_left_regions: count(NEEDS_SYNC),
+            dirty_regions: shared.regions_with(DIRTY),
+            resync_left_regions: shared.regions_left(),
             regions: shared.regions.len() as u64,
         }
     }
@@ -362,14 +403,10 @@ impl MirrorDevice {
         if regions == 0 && !status.legs.iter().any(is_recovering) {
             return;
         }
-        tracing::info!(mirror = self.shared.name, regions, "copying regions that differ");
-        let (mirror, copier) = (self.clone(), reactor.clone());
-        reactor.spawn(async move {
-            match mirror.resync(&copier, RESYNC_PAUSE_NS).await {
-                Ok(()) => tracing::info!(mirror = mirror.shared.name, "the legs in use are equal"),
-                Err(error) => tracing::error!(%error, "a mirror could not be resynchronised"),
-            }
-        });
+        match self.inner(reactor) {
+            Ok(inner) => inner.resync_in_background(),
+            Err(error) => tracing::error!(%error, "a mirror cannot be resynchronised"),
+        }
     }
 
     /// Flushes all legs and clears the dirty bits of regions at rest, as before a shutdown.
@@ -491,8 +528,39 @@ fn refuse_used(
     Ok(())
 }
 
+/// What the superblocks of the legs say together. A leg that has no room for the mirror as it is by now counts as absent.
+fn decide(
+    name: &str,
+    legs: &[Option<Arc<dyn BlockDevice>>],
+    seen: &mut [Seen],
+    options: &MirrorOptions,
+) -> Result<Superblock, DeviceError> {
+    loop {
+        let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
+        let blank: Vec<bool> = seen.iter().map(|seen| seen.blank).collect();
+        let decided = meta::decide(&found, &blank, options.start_degraded, options.prefer)
+            .map_err(|why| closed(name, &why, legs, &options.leg_names, seen))?;
+        let needed = decided.data_start + decided.data_blocks;
+        let too_small = |(leg, seen): (&Option<Arc<dyn BlockDevice>>, &Seen)| {
+            let leg = leg.as_ref().filter(|_| seen.unfit.is_none())?;
+            lacks_room(&**leg, decided.block_size, needed)
+        };
+        let found = legs.iter().zip(&*seen).map(too_small).enumerate();
+        let Some((index, why)) = found.filter_map(|(index, why)| Some((index, why?))).next() else {
+            return Ok(decided);
+        };
+        seen[index] = Seen::unfit(why, true);
+    }
+}
+
 /// Why a mirror stays closed. A leg that is there, and not what belongs there, is named with what it holds.
-fn closed(name: &str, why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], seen: &[Seen]) -> DeviceError {
+fn closed(
+    name: &str,
+    why: &Disagreement,
+    legs: &[Option<Arc<dyn BlockDevice>>],
+    names: &[String],
+    seen: &[Seen],
+) -> DeviceError {
     let device = name.to_string();
     let unfit = |leg: usize| seen[leg].unfit.as_ref();
     if let Disagreement::MayBeStale(leg) = why
@@ -508,7 +576,7 @@ fn closed(name: &str, why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>],
         };
     }
     let others = (0..seen.len()).filter_map(|leg| Some(unfit(leg)?.why.clone()));
-    let reasons: Vec<String> = std::iter::once(explain(why, legs, false)).chain(others).collect();
+    let reasons: Vec<String> = std::iter::once(explain(why, legs, names, false)).chain(others).collect();
     DeviceError::Config { device, reason: reasons.join("; ") }
 }
 
@@ -589,11 +657,8 @@ fn new_superblock(reactor: &Rc<Reactor>, legs: &[DeviceInfo], options: &MirrorOp
 }
 
 /// `legs` are the devices, in order, as far as they are here; those of a mirror in use, where one is to be taken in.
-fn explain(why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], in_use: bool) -> String {
-    let name = |leg: &usize| match legs.get(*leg).and_then(Option::as_ref) {
-        Some(device) => format!("leg '{}'", device.name()),
-        None => format!("leg {leg}"),
-    };
+fn explain(why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], names: &[String], in_use: bool) -> String {
+    let name = |leg: &usize| part_name("leg", *leg, legs.get(*leg).and_then(Option::as_ref), names);
     match why {
         Disagreement::SplitBrain(a, b) if in_use => format!(
             "{} and {} were used without each other and differ; rejoin it with --overwrite to give up what it holds",
@@ -617,6 +682,10 @@ fn explain(why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], in_use: bo
         Disagreement::Unreadable(leg) => {
             format!("{} has no superblock that can be read; replace it, or overwrite it", name(leg))
         }
+        Disagreement::NoSuchData(leg) => format!(
+            "{} cannot be the one whose data survive: it is absent, or is not known to have all data; name another one, or bring it back",
+            name(leg)
+        ),
         Disagreement::NothingInSync => {
             "none of these legs holds a complete mirror; name the right ones, or open it in a node, which makes one of blank legs".to_string()
         }
@@ -651,8 +720,8 @@ fn assemble(
     infos: &[DeviceInfo],
     mut superblock: Superblock,
     mut pages: Vec<BitmapPage>,
+    options: &MirrorOptions,
 ) -> Shared {
-    let regions = superblock.data_blocks.div_ceil(superblock.region_blocks) as usize;
     let full = superblock.legs.iter().any(|leg| leg.state == LegState::RecoveringFull);
     let several = superblock.legs.iter().filter(|leg| leg.state != LegState::Failed).count() > 1;
     if full {
@@ -663,7 +732,10 @@ fn assemble(
         true => DIRTY,
         false => 0,
     };
-    let words = (0..regions).map(|region| AtomicU32::new(word(region))).collect();
+    let regions = Regions::new(superblock.region_blocks, superblock.data_blocks);
+    (0..regions.len())
+        .filter(|region| word(*region) != 0)
+        .for_each(|region| regions[region].store(word(region), Release));
     // A leg that is new here gets an identity of its own.
     for (index, leg) in superblock.legs.iter_mut().enumerate() {
         if leg.state == LegState::RecoveringFull {
@@ -682,11 +754,11 @@ fn assemble(
     };
     Shared {
         name: name.to_string(),
-        info: combine(infos, superblock.legs.len(), superblock.data_start, superblock.data_blocks),
+        opened: combine(infos, superblock.legs.len(), superblock.data_start, superblock.data_blocks),
+        blocks: AtomicU64::new(superblock.data_blocks),
         legs: legs.into_iter().zip(&superblock.legs).map(leg).collect(),
         data_start: superblock.data_start,
-        region_blocks: superblock.region_blocks,
-        regions: words,
+        regions,
         ranges: RangeLock::new((1 << 20) / superblock.block_size as u64),
         flushes: Arc::default(),
         meta_turn: RangeLock::new(1),
@@ -696,6 +768,11 @@ fn assemble(
         cleaning: AtomicBool::new(false),
         resync_turn: RangeLock::new(1),
         join_turn: RangeLock::new(1),
+        grow_turn: RangeLock::new(1),
+        is_gone: AtomicBool::new(false),
+        regions_max: if options.regions_max == 0 { usize::MAX } else { options.regions_max },
+        leg_names: options.leg_names.clone(),
+        defect: options.defect,
     }
 }
 
@@ -738,6 +815,12 @@ fn versions_of(legs: usize) -> u8 {
     if legs > 1 { 1 + legs as u8 } else { 1 }
 }
 
+impl Drop for MirrorDevice {
+    fn drop(&mut self) {
+        self.shared.is_gone.store(true, Release);
+    }
+}
+
 impl BlockDevice for MirrorDevice {
     fn name(&self) -> &str {
         &self.shared.name
@@ -748,7 +831,7 @@ impl BlockDevice for MirrorDevice {
     }
 
     fn info(&self) -> DeviceInfo {
-        self.shared.info
+        self.shared.info()
     }
 
     fn open_channel(&self, reactor: &Rc<Reactor>) -> Result<Rc<dyn Channel>, DeviceError> {
@@ -757,5 +840,15 @@ impl BlockDevice for MirrorDevice {
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         self.shared.legs.iter().filter_map(|leg| leg.device.get().cloned()).collect()
+    }
+
+    /// Grows it, and its legs where they are too small for that.
+    fn resize<'a>(&'a self, reactor: &'a Rc<Reactor>, blocks: u64) -> IoFuture<'a, Result<(), DeviceError>> {
+        IoFuture::new(self.grow(reactor, blocks))
+    }
+
+    /// Takes into use by what all legs have become larger, when all are in sync.
+    fn refresh<'a>(&'a self, reactor: &'a Rc<Reactor>) -> IoFuture<'a, Result<DeviceInfo, DeviceError>> {
+        IoFuture::new(self.grow_with_legs(reactor))
     }
 }

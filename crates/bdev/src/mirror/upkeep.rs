@@ -1,9 +1,10 @@
 //! The upkeep of a mirror: dirty bits, superblocks, legs that change state, and copying what a leg lacks.
 
 use super::format::{KIND, LegState, PAGE_REGIONS};
-use super::io::Inner;
-use super::{CLEAN_INTERVAL_NS, DIRTY, LEGS_MAX, LegSet, NEEDS_SYNC, Shared};
-use crate::io::{Flags, Status};
+use super::io::{Copying, Inner};
+use super::regions::{ADDED, DIRTY, NEEDS_SYNC};
+use super::{CLEAN_INTERVAL_NS, LEGS_MAX, LegSet, RESYNC_PAUSE_NS, Shared};
+use crate::io::Status;
 use crate::slots::Slots;
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -14,6 +15,7 @@ impl Inner {
     pub(super) async fn mark_dirty(&self, regions: std::ops::RangeInclusive<usize>) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
+        self.record_with_turn().await?;
         let is_clean = |region: &usize| shared.regions[*region].load(Acquire) & DIRTY == 0;
         let (first, last) = (regions.start() / PAGE_REGIONS, regions.end() / PAGE_REGIONS);
         for page in first..=last {
@@ -57,7 +59,7 @@ impl Inner {
     }
 
     pub(super) fn slots(&self, leg: usize) -> Slots<'_> {
-        let (reactor, channel, block_size) = (&self.reactor, self.channel(leg), self.shared.info.block_size);
+        let (reactor, channel, block_size) = (&self.reactor, self.channel(leg), self.shared.opened.block_size);
         Slots { reactor, channel, block_size, kind: KIND }
     }
 
@@ -67,6 +69,11 @@ impl Inner {
             return Ok(());
         }
         let _turn = self.shared.meta_turn.lock(0, 1, true).await;
+        self.record_with_turn().await
+    }
+
+    /// The bitmap, too, counts by the newest superblock.
+    pub(super) async fn record_with_turn(&self) -> Result<(), Status> {
         if self.shared.unrecorded.load(Acquire) { self.write_superblocks().await } else { Ok(()) }
     }
 
@@ -88,7 +95,7 @@ impl Inner {
             unflushed.retain(|leg| !in_sync.contains(leg));
         }
         unflushed.iter().for_each(|leg| self.set_state(*leg, LegState::Failed));
-        if self.shared.unrecorded.load(Acquire) { self.write_superblocks().await } else { Ok(()) }
+        self.record_with_turn().await
     }
 
     async fn fail_with_turn(&self, legs: &[usize]) -> Result<(), Status> {
@@ -224,6 +231,23 @@ impl Inner {
         Ok(())
     }
 
+    /// Starts [`resync`](Self::resync) as a task of the reactor.
+    pub(super) fn resync_in_background(self: &Rc<Self>) {
+        let (name, regions) = (&self.shared.name, self.shared.regions_left());
+        tracing::info!(mirror = name, regions, "copying regions that differ");
+        let copier = self.clone();
+        self.reactor.spawn(async move {
+            let name = &copier.shared.name;
+            match copier.resync(RESYNC_PAUSE_NS).await {
+                Ok(()) if copier.shared.regions_left() > 0 => {
+                    tracing::info!(mirror = name, "copying has stopped, and goes on when the mirror is opened again");
+                }
+                Ok(()) => tracing::info!(mirror = name, "the legs in use are equal"),
+                Err(status) => tracing::error!(mirror = name, %status, "a mirror could not be resynchronised"),
+            }
+        });
+    }
+
     pub(super) async fn resync(self: &Rc<Self>, pause_ns: u64) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.resync_turn.lock(0, 1, true).await;
@@ -231,7 +255,7 @@ impl Inner {
             // A leg that joins from here on may lack regions that this pass has left behind it.
             let covered = self.recovering();
             self.resync_pass(pause_ns).await?;
-            if self.reactor.is_stopping() {
+            if self.is_ending() {
                 return Ok(());
             }
             self.promote(&covered).await?;
@@ -239,6 +263,10 @@ impl Inner {
                 return self.clean().await;
             }
         }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.reactor.is_stopping() || self.shared.is_gone.load(Acquire)
     }
 
     /// Legs that are being caught up, each with the number of times that it has joined.
@@ -253,7 +281,7 @@ impl Inner {
         for region in 0..shared.regions.len() {
             if shared.regions[region].load(Acquire) & NEEDS_SYNC != 0 {
                 outcome = outcome.and(self.resync_region(region).await);
-                if self.reactor.is_stopping() {
+                if self.is_ending() {
                     return Ok(());
                 }
                 if pause_ns > 0 {
@@ -267,16 +295,19 @@ impl Inner {
 
     async fn resync_region(self: &Rc<Self>, region: usize) -> Result<(), Status> {
         let shared = &self.shared;
-        let start = region as u64 * shared.region_blocks;
-        let end = (start + shared.region_blocks).min(shared.info.blocks);
+        // Both stay what they are: a mirror grows with the turn of resyncs held.
+        let start = region as u64 * shared.regions.blocks();
+        let end = (start + shared.regions.blocks()).min(shared.blocks());
         // The whole region at once: clearing the mark must not cross a write that failed and set it again.
         let _alone = shared.ranges.lock(start, end - start, true).await;
-        self.equalise(start, end - start, Shared::active, Flags::NONE).await?;
+        let is_added = shared.regions[region].load(Acquire) & ADDED != 0;
+        let how = if is_added { Copying::WhatDiffers } else { Copying::All };
+        self.equalise(start, end - start, Shared::active, how).await?;
         if shared.in_sync().len() > 1 {
             // A power cut must not part them again, now that reads may be answered by any of them.
             self.flush().await?;
         }
-        shared.regions[region].fetch_and(!NEEDS_SYNC, AcqRel);
+        shared.regions[region].fetch_and(!(NEEDS_SYNC | ADDED), AcqRel);
         Ok(())
     }
 
@@ -293,7 +324,7 @@ impl Inner {
             return flushed;
         }
         let _turn = shared.meta_turn.lock(0, 1, true).await;
-        if shared.regions.iter().any(|region| region.load(Acquire) & NEEDS_SYNC != 0) {
+        if shared.regions_left() > 0 {
             return Ok(());
         }
         for (leg, joins) in covered {

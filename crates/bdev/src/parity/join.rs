@@ -39,7 +39,7 @@ impl ParityDevice {
             return Err(refused(format!("{name} is in use; one that has not failed is not replaced")));
         }
         let device = device.or_else(|| shared.members[member].device());
-        let Some(device) = device else { return Err(refused(format!("member {member} is absent"))) };
+        let Some(device) = device else { return Err(refused(format!("{} is absent", shared.member_name(member)))) };
         // Before anything is held up: a device that does not answer must not stop the others.
         let current = shared.superblock.lock().expect("nothing panics while holding the superblock").clone();
         fits(&current, &*device).map_err(refused)?;

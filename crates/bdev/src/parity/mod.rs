@@ -43,6 +43,7 @@ mod versions;
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::flush_line::FlushLine;
 use crate::io::Status;
+use crate::part_name::part_name;
 use crate::range_lock::RangeLock;
 use format::Superblock;
 pub use format::{MemberState, PARITY_MEMBERS_MAX, PARITY_MEMBERS_MIN};
@@ -167,6 +168,7 @@ struct Shared {
     /// See [`ParityOptions`].
     note_bytes: u64,
     rate_bytes_per_s: u64,
+    member_names: Vec<String>,
     defect: Option<ParityDefect>,
 }
 
@@ -226,10 +228,7 @@ impl Shared {
 
     /// As messages call it.
     fn member_name(&self, member: usize) -> String {
-        match self.members[member].device() {
-            Some(device) => format!("member '{}'", device.name()),
-            None => format!("member {member}"),
-        }
+        part_name("member", member, self.members[member].device().as_ref(), &self.member_names)
     }
 
     fn members_where(&self, wanted: impl Fn(MemberState) -> bool) -> MemberSet {

@@ -12,6 +12,7 @@ use crate::blank::{EDGE_BYTES, is_blank};
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo};
 use crate::io::{Op, OpSet};
 use crate::openings::Openings;
+use crate::part_name::part_name;
 use crate::range_lock::RangeLock;
 use crate::signs;
 use crate::slots::{self, Slots, UNIT_BYTES};
@@ -43,6 +44,8 @@ pub struct ParityOptions {
     pub rebuild_rate: u64,
     /// Bytes between two records of how far a rebuild has got.
     pub rebuild_note_bytes: u64,
+    /// What members are called that are absent; by number otherwise.
+    pub member_names: Vec<String>,
     /// Breaks a rule; for tests of what watches over it.
     pub defect: Option<ParityDefect>,
 }
@@ -63,8 +66,8 @@ pub enum ParityDefect {
 impl Default for ParityOptions {
     fn default() -> ParityOptions {
         let (create, force, chunk_bytes, head_bytes, rebuild_rate) = (false, false, 0, 0, 0);
-        let (rebuild_note_bytes, defect) = (256 << 20, None);
-        ParityOptions { create, force, chunk_bytes, head_bytes, rebuild_rate, rebuild_note_bytes, defect }
+        let (rebuild_note_bytes, member_names, defect) = (256 << 20, Vec::new(), None);
+        ParityOptions { create, force, chunk_bytes, head_bytes, rebuild_rate, rebuild_note_bytes, member_names, defect }
     }
 }
 
@@ -136,7 +139,8 @@ impl ParityDevice {
         let mut put_back = None;
         let mut superblock = if fresh {
             if let Some(index) = members.iter().position(Option::is_none) {
-                return refuse(format!("a new parity device needs all its members, and member {index} is absent"));
+                let name = part_name("member", index, None, &options.member_names);
+                return refuse(format!("a new parity device needs all its members, and {name} is absent"));
             }
             if let Some(why) = seen.iter().find_map(|seen| seen.unfit.clone()) {
                 let kib = EDGE_BYTES / 1024;
@@ -144,7 +148,7 @@ impl ParityDevice {
                 return refuse(if options.force { why } else { why + &way });
             }
             if let Some(index) = seen.iter().position(|seen| !seen.blank && !options.force) {
-                let name = member_name(index, &members);
+                let name = part_name("member", index, members[index].as_ref(), &options.member_names);
                 return refuse(format!("{name} cannot be read; replace it, or create the device with force"));
             }
             let superblock = plan(reactor, name, &present, options)?;
@@ -156,9 +160,16 @@ impl ParityDevice {
             let blank: Vec<bool> = seen.iter().map(|seen| seen.blank).collect();
             let mut decided = meta::decide(&found, &blank).map_err(|why| {
                 let unfit: Vec<&str> = seen.iter().filter_map(|seen| seen.unfit.as_deref()).collect();
-                config([explain(&why, &members)].iter().map(String::as_str).chain(unfit).collect::<Vec<_>>().join("; "))
+                config(
+                    [explain(&why, &members, &options.member_names)]
+                        .iter()
+                        .map(String::as_str)
+                        .chain(unfit)
+                        .collect::<Vec<_>>()
+                        .join("; "),
+                )
             })?;
-            leave_out(name, &mut members, &mut seen, &mut decided)?;
+            leave_out(name, &mut members, &options.member_names, &mut seen, &mut decided)?;
             put_back = decided.put_back;
             decided.superblock
         };
@@ -238,6 +249,7 @@ impl ParityDevice {
 fn leave_out(
     name: &str,
     members: &mut [Option<Arc<dyn BlockDevice>>],
+    names: &[String],
     seen: &mut [Seen],
     decided: &mut Decided,
 ) -> Result<(), DeviceError> {
@@ -248,7 +260,7 @@ fn leave_out(
         let too_small = fits(&decided.superblock, &**member).err();
         let lacks_room = too_small.is_some();
         let why = match (unfit(index), seen[index].unfit.take()) {
-            (Some(unfit), _) => Some(explain(unfit, members)),
+            (Some(unfit), _) => Some(explain(unfit, members, names)),
             (None, Some(why)) => Some(why),
             (None, None) => too_small,
         };
@@ -419,15 +431,12 @@ fn plan_rows(members: &[DeviceInfo], options: &ParityOptions) -> Result<Rows, St
     Ok(Rows { members: count, chunk, data_start, head, rows })
 }
 
-fn member_name(index: usize, members: &[Option<Arc<dyn BlockDevice>>]) -> String {
-    match &members[index] {
-        Some(member) => format!("member {index} ('{}')", member.name()),
-        None => format!("member {index} (absent)"),
-    }
-}
-
-pub(super) fn explain(why: &Disagreement, members: &[Option<Arc<dyn BlockDevice>>]) -> String {
-    let name = |index: &usize| member_name(*index, members);
+pub(super) fn explain(why: &Disagreement, members: &[Option<Arc<dyn BlockDevice>>], names: &[String]) -> String {
+    let name = |index: &usize| {
+        let device = members[*index].as_ref();
+        let absent = if device.is_none() { " (absent)" } else { "" };
+        part_name("member", *index, device, names) + absent
+    };
     match why {
         Disagreement::Nothing => {
             "none of its members holds anything of it; name the right ones, or open it in a node, which makes one of blank members".to_string()
@@ -496,6 +505,7 @@ fn assemble(
         lost_blocks: AtomicU64::new(0),
         note_bytes: options.rebuild_note_bytes,
         rate_bytes_per_s: options.rebuild_rate,
+        member_names: options.member_names.clone(),
         defect: options.defect,
     }
 }
