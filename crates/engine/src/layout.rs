@@ -393,7 +393,8 @@ pub fn plan(
         Some(bands) => bands.put(&mut capacity),
         None => {
             let start = capacity.shards_end();
-            add_regions(&mut capacity, start).map_err(|_| PlanError::CapacityTooSmall { blocks: capacity_blocks })?;
+            let added = add_regions(&mut capacity, start, |_, _| SHARD_EXTENTS_MAX);
+            added.map_err(|_| PlanError::CapacityTooSmall { blocks: capacity_blocks })?;
         }
     }
     capacity.check().expect("a plan is sane");
@@ -422,17 +423,28 @@ pub fn plan_grow(current: &Superblock, new_log_blocks: u64, new_capacity_blocks:
     }
     let start = current.regions.iter().map(Region::end).max().unwrap_or(current.shards_end());
     grown.capacity_blocks = new_capacity_blocks;
-    add_regions(&mut grown, start).map_err(|least| PlanError::GrowTooSmall { blocks: new_capacity_blocks, least })?;
-    let tables = (0..grown.shards).map(|shard| grown.shard_table_pages(shard)).max().unwrap_or(0);
-    if root_bytes(tables, 0, 0) > grown.root_blocks as u64 * BLOCK_BYTES as u64 {
+    // As many table pages as a root has room for.
+    let (empty, entry) = (root_bytes(0, 0, 0), root_bytes(1, 0, 0) - root_bytes(0, 0, 0));
+    let tables_most = (grown.root_blocks as u64 * BLOCK_BYTES as u64).saturating_sub(empty) / entry;
+    let room = |pool: &Superblock, shard: u16| {
+        let tables = tables_most.saturating_sub(pool.shard_table_pages(shard) as u64);
+        (tables * TABLE_DESCRIPTORS as u64).min(SHARD_EXTENTS_MAX as u64) as u32
+    };
+    if (0..grown.shards).any(|shard| room(current, shard) == 0) {
         return Err(PlanError::GrownUp("its roots are full"));
+    }
+    let added = add_regions(&mut grown, start, room);
+    added.map_err(|least| PlanError::GrowTooSmall { blocks: new_capacity_blocks, least })?;
+    if (0..grown.shards).any(|shard| room(&grown, shard) == 0) {
+        grown.capacity_blocks = grown.regions.iter().map(Region::end).max().expect("regions were added");
     }
     grown.check().expect("a plan is sane");
     Ok(grown)
 }
 
-/// Shares the blocks from `start` on among the shards. `Err`: the size of the device from which on each gets some.
-fn add_regions(superblock: &mut Superblock, start: u64) -> Result<(), u64> {
+/// Shares the blocks from `start` on among the shards, each of which takes so many extents at most. `Err`: the size of the device from
+/// which on each gets some.
+fn add_regions(superblock: &mut Superblock, start: u64, room: impl Fn(&Superblock, u16) -> u32) -> Result<(), u64> {
     let shards = superblock.shards as u64;
     let least = start + shards * smallest_region_blocks();
     if superblock.capacity_blocks < least {
@@ -442,7 +454,7 @@ fn add_regions(superblock: &mut Superblock, start: u64) -> Result<(), u64> {
     for shard in 0..superblock.shards {
         let share = (superblock.capacity_blocks - at) / (shards - shard as u64);
         let first_extent = superblock.shard_extents(shard);
-        let extents = extents_in(at, share).min(SHARD_EXTENTS_MAX - first_extent);
+        let extents = extents_in(at, share).min(SHARD_EXTENTS_MAX - first_extent).min(room(superblock, shard));
         let region = Region { shape: Shape::Hot, start: at, first_extent, extents, shard, bands: 0 };
         at = region.end();
         superblock.regions.push(region);

@@ -2,10 +2,11 @@
 
 use super::Node;
 use super::build::refused;
-use super::pool_view::{PoolView, ScrubView};
+use super::pool_view::PoolView;
 use super::pools::{object, pool_refused};
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
+use super::scrub_view::ScrubView;
 use crate::config::LogDef;
 use base::ByteSize;
 use engine::{PlanError, PoolError};
@@ -38,10 +39,13 @@ impl Node {
         };
         let next = match kind {
             "zone-bands" => format!("a device of kind {kind} keeps its size: make a new pool on a larger one"),
-            "parity" => format!(
-                "make the device larger first: remuda device resize {capacity} SIZE where its members are files, otherwise all of \
-                 them where they come from; none may be failed or being rebuilt"
-            ),
+            "parity" | "mirror" => {
+                let parts = if kind == "mirror" { "legs" } else { "members" };
+                format!(
+                    "make the device larger first: remuda device resize {capacity} SIZE where its {parts} are files, otherwise all of \
+                     them where they come from; none may be failed, being caught up or rebuilt"
+                )
+            }
             _ => enlarge("device", &capacity),
         };
         let of_log = match &def.log {
@@ -50,8 +54,14 @@ impl Node {
         };
         let grown: Result<_, Refusal> = grown.await?;
         let bytes = grown?.map_err(|error| {
-            let is_of_log = matches!(error, PoolError::Plan { error: PlanError::IndexFull { .. }, .. });
-            pool_refused(name, error, if is_of_log { &of_log } else { &next })
+            let next = match &error {
+                PoolError::Plan { error: PlanError::IndexFull { .. }, .. } => &of_log,
+                PoolError::Plan { error: PlanError::GrownUp(_), .. } => {
+                    "'snapshot export' and 'snapshot import' take volumes to a larger one"
+                }
+                _ => next.as_str(),
+            };
+            pool_refused(name, error, next)
         })?;
         tracing::info!(pool = name, bytes, "pool has grown");
         self.pool_show(name).await

@@ -116,6 +116,16 @@ fn growing_by_too_little_or_too_often_says_what_would_do() {
 }
 
 #[test]
+fn a_device_that_is_larger_than_the_roots_have_room_for_is_used_in_part() {
+    let superblock = planned(LOG_BLOCKS_MIN, CAPACITY_BLOCKS_MIN);
+    let grown = plan_grow(&superblock, superblock.log_blocks, GIB_BLOCKS * 4096).unwrap();
+    assert!(grown.capacity_blocks >= CAPACITY_BLOCKS_MIN * GROWTH && grown.capacity_blocks < GIB_BLOCKS * 4096);
+    let tables = (0..grown.shards).map(|shard| grown.shard_table_pages(shard)).max().unwrap();
+    assert!(root_bytes(tables, 0, 0) <= grown.root_blocks as u64 * BLOCK_BYTES as u64);
+    assert!(matches!(plan_grow(&grown, grown.log_blocks, GIB_BLOCKS * 4096), Err(PlanError::GrownUp(_))));
+}
+
+#[test]
 fn options_out_of_range_are_refused_with_the_range() {
     let refused = |change: fn(&mut CreateOptions)| {
         let mut options = options();
