@@ -1,6 +1,7 @@
 //! Snapshots and clones through the built program.
 
 use crate::common::pools::{NQN, POOL, bench, node, refused};
+use crate::common::{Node, remuda};
 use serde_json::{Value, json};
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
@@ -177,4 +178,47 @@ fn snapshots_go_through_files_into_other_pools() {
     bytes[5000] ^= 1;
     std::fs::write(&copy, &bytes).unwrap();
     refused(&node, &["snapshot", "import", "x", "--pool", "hot", "-i", &copy], 1, "is damaged at byte");
+    std::fs::write(&copy, "a short text").unwrap();
+    refused(&node, &["snapshot", "import", "x", "--pool", "hot", "-i", &copy], 1, "does not begin as a snapshot");
+    refused(&node, &["snapshot", "verify", &copy], 9, "does not begin as a snapshot stream");
+}
+
+#[test]
+fn what_an_import_has_made_goes_if_the_node_is_killed_before_its_end() {
+    let mut node = node(POOL);
+    node.ok(&["volume", "create", "v", "--pool", "hot", "--size", "64MiB"]);
+    node.ok(&["subsystem", "add-namespace", NQN, "v"]);
+    assert_eq!(bench(&node, &["--rw", "randwrite", "--range", "16MiB", "--time", "200ms", "--warmup", "0s"]).code, 0);
+    node.ok(&["snapshot", "create", "v@one"]);
+    let stream = node.path("one.snap").to_str().unwrap().to_string();
+    node.ok(&["snapshot", "export", "v@one", "--output", &stream]);
+    node.ok(&["snapshot", "import", "whole", "--pool", "hot", "--input", &stream]);
+    let volumes = |node: &Node| node.json(&["pool", "show", "hot"])["open"]["volumes"].as_u64().unwrap();
+    assert_eq!(volumes(&node), 2);
+    // A pipe that gives half of it, and does not end.
+    let pipe = node.path("pipe").to_str().unwrap().to_string();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let import = std::thread::spawn({
+        let (socket, pipe) = (node.socket(), pipe.clone());
+        move || remuda(&["--socket", &socket, "snapshot", "import", "half", "--pool", "hot", "-i", &pipe])
+    });
+    let mut writer = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    let bytes = std::fs::read(&stream).unwrap();
+    std::io::Write::write_all(&mut writer, &bytes[..bytes.len() / 2]).unwrap();
+    while volumes(&node) == 2 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    node.kill();
+    drop(writer);
+    assert_ne!(import.join().unwrap().code, 0);
+    node.restart();
+    node.log_line("volume 'half' was being imported when the node ended");
+    assert_eq!(volumes(&node), 2);
+    refused(&node, &["volume", "show", "half"], 4, "no such object");
+    node.ok(&["volume", "show", "whole"]);
+    // It is over: another one of that name is nobody's business.
+    node.ok(&["volume", "create", "half", "--pool", "hot", "--size", "1MiB"]);
+    node.kill();
+    node.restart();
+    node.ok(&["volume", "show", "half"]);
 }

@@ -32,6 +32,7 @@ pub(super) struct PoolVolumeSlot {
 impl Node {
     /// Makes the volumes of an open pool the node's, and those that the configuration wants and the pool lacks.
     pub(super) async fn adopt_volumes(&mut self, pool: &str) {
+        self.drop_half_imports(pool).await;
         let Ok(open) = self.open_pool_of(pool) else { return };
         for volume in open.pool.volumes() {
             self.adopt_volume(pool, volume);

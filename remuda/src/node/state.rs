@@ -236,6 +236,9 @@ pub struct State {
     /// Pools that are being destroyed; at a start, what is to be gone on with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destroying: Vec<Destroying>,
+    /// Volumes that imports are making, and their pools; at a start, those that a node's end has left without their snapshot go.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub importing: BTreeMap<String, String>,
     /// Volumes in pools that are namespaces, to be shown as not ready while their pool is not open.
     #[serde(default)]
     pub shown: BTreeMap<String, ShownVolume>,
@@ -282,6 +285,7 @@ impl Default for State {
             pools: Vec::new(),
             making: Vec::new(),
             destroying: Vec::new(),
+            importing: BTreeMap::new(),
             shown: BTreeMap::new(),
             remotes: BTreeMap::new(),
             volumes: BTreeMap::new(),

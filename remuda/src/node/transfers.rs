@@ -194,6 +194,11 @@ impl Node {
         self.check_not_imported(volume)?;
         let open = self.open_pool_of(&pool)?;
         let hold = self.transfers.hold(true, &pool, vec![volume.to_string()])?;
+        if !self.pool_volumes.contains_key(volume) {
+            let mut state = self.state.clone();
+            state.importing.insert(volume.to_string(), pool.clone());
+            self.remember(state)?;
+        }
         let landed = self.transfers.landed.clone();
         let mut source = Source { bytes, stop: self.transfers.stop.subscribe() };
         self.reactors.first().run(move |reactor| {
@@ -249,7 +254,49 @@ impl Node {
                 Err(refusal)
             }
         };
+        self.was_imported(&volume);
         let _ = ended.send(outcome);
+    }
+
+    /// It is over with the import that was to make a volume.
+    fn was_imported(&mut self, volume: &str) {
+        let mut state = self.state.clone();
+        if state.importing.remove(volume).is_some()
+            && let Err(refusal) = self.remember(state)
+        {
+            // The volume has its snapshot, so it stays all the same.
+            tracing::error!("{refusal}");
+        }
+    }
+
+    /// Deletes what imports into a pool had made when the node ended. One that has its snapshot had come to its end.
+    pub(super) async fn drop_half_imports(&mut self, pool: &str) {
+        let of_pool = self.state.importing.iter().filter(|(_, of)| *of == pool);
+        let names: Vec<String> = of_pool.map(|(volume, _)| volume.clone()).collect();
+        for name in names {
+            let volume = name.clone();
+            let dropped = self.in_pool(pool, "delete it", move |pool, reactor| async move {
+                let tree = pool.tree_with(&reactor, &volume).await?;
+                let is_half = tree.iter().any(|found| found.name == volume && found.snapshots.is_empty());
+                if is_half {
+                    pool.delete_volume(&reactor, &volume).await?;
+                }
+                Ok(is_half)
+            });
+            match dropped.await {
+                Ok(true) => tracing::warn!(
+                    "volume '{name}' was being imported when the node ended: it is deleted; import it again"
+                ),
+                Ok(false) => {}
+                Err(refusal) => {
+                    self.warn(format!(
+                        "volume '{name}' was being imported when the node ended, is not whole, and cannot be deleted: {refusal}"
+                    ));
+                    continue;
+                }
+            }
+            self.was_imported(&name);
+        }
     }
 
     /// What differs between a snapshot or volume and an older snapshot of it, from a byte on.

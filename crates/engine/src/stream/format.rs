@@ -1,5 +1,6 @@
 //! Bytes of a snapshot stream: `docs/formats/snapshot-stream.md`.
 
+use super::StreamError;
 use crate::format::Malformed;
 use crate::format::catalog::VOLUME_NAME_BYTES_MAX;
 use crate::shard::ChangeKind;
@@ -11,6 +12,7 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 8] = *b"RMDASNP1";
+const NO_STREAM: Malformed = Malformed("it does not begin as a snapshot stream does");
 /// Bytes of the header.
 pub(super) const HEADER_BYTES: usize = size_of::<RawHeader>();
 /// Bytes of a record without its payload.
@@ -136,11 +138,19 @@ impl Header {
         raw.as_bytes().to_vec()
     }
 
+    /// What is wrong with a stream that ends with these bytes, which are fewer than a header has.
+    pub(super) fn cut(bytes: &[u8]) -> StreamError {
+        match bytes.is_empty() || bytes.iter().zip(&MAGIC).all(|(byte, wanted)| byte == wanted) {
+            true => StreamError::Cut { bytes: bytes.len() as u64 },
+            false => StreamError::Damaged { byte: 0, cause: NO_STREAM },
+        }
+    }
+
     /// The header in these bytes.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
         let raw = RawHeader::read_from_bytes(bytes).expect("the sizes are equal");
         if raw.magic != MAGIC {
-            return Err(Malformed("it does not begin as a snapshot stream does"));
+            return Err(NO_STREAM);
         }
         let zeroed = RawHeader { crc: U32::ZERO, ..raw };
         if crc32c(zeroed.as_bytes()) != raw.crc.get() {

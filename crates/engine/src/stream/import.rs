@@ -77,6 +77,14 @@ impl<S: StreamSource> Puller<'_, S> {
         Ok(())
     }
 
+    async fn header(&mut self) -> Result<Header, StreamError> {
+        let mut bytes = [0; HEADER_BYTES];
+        match self.fill(&mut bytes).await {
+            Ok(()) => Header::decode(&bytes).map_err(self.damaged(HEADER_BYTES)),
+            Err(_) => Err(Header::cut(&bytes[..self.taken as usize])),
+        }
+    }
+
     /// That nothing follows.
     async fn end(&mut self) -> Result<(), StreamError> {
         while self.at == self.held.len() {
@@ -118,7 +126,7 @@ impl Pool {
         source: &mut impl StreamSource,
     ) -> Result<Imported, StreamError> {
         let mut puller = Puller { source, held: Vec::new(), at: 0, taken: 0 };
-        let header = Header::decode(&puller.take::<HEADER_BYTES>().await?).map_err(puller.damaged(HEADER_BYTES))?;
+        let header = puller.header().await?;
         if header.features != 0 {
             return Err(StreamError::Newer(header.features));
         }

@@ -74,6 +74,7 @@ impl StreamVerifier {
     pub fn finish(&self) -> Result<StreamTotals, StreamError> {
         match self.expected {
             Expected::Nothing => Ok(self.order.totals),
+            Expected::Header => Err(Header::cut(&self.held)),
             _ => Err(StreamError::Cut { bytes: self.order.totals.stream_bytes }),
         }
     }
