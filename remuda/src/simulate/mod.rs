@@ -241,6 +241,11 @@ fn simulate(args: &SimulateArgs, bounds: Bounds) -> Result<Outcome, Failure> {
                 return Err(simulation.failure(&trace, &stop));
             }
         }
+        let TraceCounts { writes, reads, trims, .. } = simulation.trace;
+        if writes + reads + trims == 0 {
+            let text = format!("{}: it has no read, write or trim: record while the load runs", args.trace.display());
+            return Err(Failure::new(Exit::Failed, text));
+        }
         let measured = simulation.counts().since(&before);
         let is_idle = simulation.trace.write_bytes == 0;
         if is_steady || is_idle || pass == passes_max {

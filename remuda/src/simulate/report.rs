@@ -167,14 +167,13 @@ pub fn to_text(args: &SimulateArgs, outcome: &Outcome) -> String {
             "flash programs",
             format!("{:.2} bytes for each of yours (drive: {drive:.2} for each it is given)", each.pool_nand),
         ));
-        facts.push((
-            "without a pool",
-            format!(
-                "the same drive, as full: {:.2} bytes for each of yours, {:.1} times as much",
-                each.alone_nand,
-                each.alone_nand / each.pool_nand.max(0.001)
-            ),
-        ));
+        // Of next to nothing anything is many times as much.
+        let times = match each.pool_nand {
+            nand if nand < 0.01 => String::new(),
+            nand => format!(", {:.1} times as much", each.alone_nand / nand),
+        };
+        let text = format!("the same drive, as full: {:.2} bytes for each of yours{times}", each.alone_nand);
+        facts.push(("without a pool", text));
     }
     let percent = |share: Option<f64>| share.map_or("-".to_string(), |share| format!("{:.1} %", share * 100.0));
     let rows = |all: Vec<(u64, Option<f64>)>| -> Vec<Vec<String>> {

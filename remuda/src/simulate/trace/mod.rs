@@ -114,6 +114,9 @@ impl Trace {
                     "it is no fio iolog: the first line should be 'fio version 2 iolog' or 'fio version 3 iolog'";
                 return Err(failed(cause.to_string()));
             }
+            Format::Auto | Format::Iolog if is_iolog && device.is_some() => {
+                return Err(failed("--device is for what blktrace records: a fio iolog has no devices".to_string()));
+            }
             Format::Auto | Format::Iolog if is_iolog => Body::Iolog(iolog::Iolog::default()),
             _ if binary::is_binary(first) => Body::Binary(binary::Binary::new(event, device)),
             Format::Auto if !blkparse::is_like(first) => {

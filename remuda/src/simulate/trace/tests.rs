@@ -88,6 +88,13 @@ fn errors_name_file_line_and_cause() {
 }
 
 #[test]
+fn an_iolog_has_no_devices() {
+    let log = b"fio version 2 iolog\n/dev/x add\n/dev/x write 0 4096\n";
+    assert_eq!(accesses(log).unwrap().len(), 1);
+    assert!(read(log, Event::Queued, Some("8,0")).unwrap_err().contains("a fio iolog has no devices"));
+}
+
+#[test]
 fn events_and_devices_that_are_missing_or_mixed_are_told() {
     let only_issued = "8,0 0 1 0.1 1 D W 0 + 8 [x]\n";
     assert!(accesses(only_issued.as_bytes()).unwrap_err().contains("1 'D' events: try --event D"));
