@@ -32,14 +32,14 @@ const BOUNDED_TIME: Duration = Duration::from_secs(110);
 const BATCH_SEEDS: std::ops::Range<u64> = 10..100;
 /// The scenarios that count crash points, how many there have to be of each, and by when.
 const POINTS_SCENARIOS: [(&str, u64); 5] = [
-    ("hot-pool-images", 65_000),
-    ("shaped-pool-images", 20_000),
-    ("parity-pool-images", 5_000),
-    ("zoned-pool-images", 5_000),
-    ("warm-pool-images", 5_000),
+    ("hot-pool-images", 78_000),
+    ("shaped-pool-images", 13_000),
+    ("parity-pool-images", 3_000),
+    ("zoned-pool-images", 3_000),
+    ("warm-pool-images", 3_000),
 ];
 const POINTS_TIME: Duration = Duration::from_secs(900);
-const POINTS_BATCH_SEEDS: u64 = 50;
+const POINTS_BATCH_SEEDS: u64 = 25;
 
 /// Every scenario over up to [`BOUNDED_SEEDS`] seeds within [`BOUNDED_TIME`].
 pub fn run_bounded() -> Result<()> {

@@ -8,7 +8,7 @@ use super::limit::Limited;
 use super::value::{Located, Span};
 use super::{Config, LogDef, PlacementDef, PoolDef, PoolEntry, VhostEntry, VolumeEntry};
 use base::ByteSize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Notes every problem of `config` as a whole.
@@ -83,7 +83,7 @@ impl<'a> Check<'a, '_> {
                 let heading = if what == "pool" { "[pool.NAME]".to_string() } else { format!("[[{what}]]") };
                 format!("there is no {what} in this file; add a {heading}")
             }
-            None => format!("known: {}", known.collect::<Vec<_>>().join(", ")),
+            None => format!("known: {}", known.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")),
         };
         self.add(&name.span, key, format!("there is no {what} '{}'", name.value), Some(help));
     }
