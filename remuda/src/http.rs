@@ -219,7 +219,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 41] = [
+const SHARD_SERIES: [ShardSeries; 42] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -273,6 +273,9 @@ const SHARD_SERIES: [ShardSeries; 41] = [
     }),
     ("remuda_pool_corrupt_blocks_total", "counter", "Blocks that failed their checksum.", |shard| shard.corrupt_blocks),
     ("remuda_pool_lost_blocks_total", "counter", "Blocks that were lost.", |shard| shard.lost_blocks),
+    ("remuda_pool_lost_bytes", "gauge", "Bytes that are known to be lost, until they are written.", |shard| {
+        shard.lost_bytes
+    }),
     ("remuda_pool_healed_blocks_total", "counter", "Damaged blocks written anew from another version.", |shard| {
         shard.healed_blocks
     }),

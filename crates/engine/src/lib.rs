@@ -52,7 +52,7 @@ pub use meta::catalog_store::CatalogStore;
 pub use meta::journal::DirtyJournal;
 pub use meta::page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock};
-pub use meta::{Meta, MetaError, MetaStats, Object};
+pub use meta::{LostBlocks, Meta, MetaError, MetaStats, Object};
 pub use pool::{
     Changes, FlattenState, FlattenStatus, OpenOptions, Pool, PoolAudit, PoolDevices, PoolLayout, PoolRecovery,
     SnapshotInfo, VolumeInfo,

@@ -1,6 +1,7 @@
 //! What a pool tells about itself.
 
 use crate::bands::Stream;
+use crate::meta::LostBlocks;
 use crate::pool::{FlattenStatus, PoolLayout, PoolRecovery};
 use crate::shard::{Defect, ScrubStatus, Shard};
 use crate::units::BLOCK_BYTES;
@@ -105,8 +106,10 @@ pub struct ShardStatus {
     pub healed_blocks: u64,
     /// Blocks that the capacity device gave back wrongly, or not at all, and that were right when its versions were asked for.
     pub rescued_blocks: u64,
-    /// Blocks that are lost.
+    /// Blocks that have been lost since the pool was opened.
     pub lost_blocks: u64,
+    /// What is lost, whenever that was.
+    pub lost: LostBlocks,
     /// Damaged headers of stripes that scrubs have found, while blocks were in use there.
     pub damaged_headers: u64,
     /// Disks below that seek, where each is destaged to by itself; 0: none is known.
@@ -302,6 +305,7 @@ impl ShardStatus {
             damaged_headers: counters.damaged_headers.get(),
             rescued_blocks: counters.rescued_blocks.get(),
             lost_blocks: counters.lost_blocks.get(),
+            lost: shard.meta().lost_blocks(),
             disks,
             read_disks,
             waiting_writes,

@@ -371,6 +371,49 @@ fn too_little_space_to_note_losses_is_refused_and_a_larger_device_helps() {
 }
 
 #[test]
+fn what_is_lost_is_known_without_a_scrub_and_to_checks_that_read_no_data() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 48);
+    reactor.block_on(async move {
+        let lost = async |pool: &Pool| loop {
+            let shards = pool.status(&tank.reactor).await.shards;
+            if shards.iter().all(|shard| shard.lost.uncounted == 0) {
+                let of_shard = shards.iter().map(|shard| (shard.lost.blocks, shard.lost.extents));
+                break of_shard.fold((0, 0), |sum, of_shard| (sum.0 + of_shard.0, sum.1 + of_shard.1));
+            }
+            tank.reactor.yield_now().await;
+        };
+        let pool = tank.open().await.unwrap();
+        tank.write(&pool.volume("v").unwrap(), 3, 1).await;
+        assert_eq!(lost(&pool).await, (0, 0));
+        pool.close(&tank.reactor).await;
+        let empty = without_log(&tank);
+        forget(&empty).await.unwrap();
+        let pool = empty.open().await.unwrap();
+        assert_eq!(lost(&pool).await, (16 * 1024, 16));
+        empty.write(&pool.volume("v").unwrap(), 3, 1).await;
+        pool.settle(&empty.reactor).await.unwrap();
+        pool.close(&empty.reactor).await;
+        let pool = empty.open().await.unwrap();
+        assert_eq!(lost(&pool).await, (16 * 1024 - 1, 16), "of one a block has been written since");
+        for block in 0..1024 {
+            empty.write(&pool.volume("v").unwrap(), block, 2).await;
+        }
+        pool.settle(&empty.reactor).await.unwrap();
+        assert_eq!(lost(&pool).await, (15 * 1024, 15));
+        pool.close(&empty.reactor).await;
+        let pool = empty.open().await.unwrap();
+        assert_eq!(lost(&pool).await, (15 * 1024, 15), "also when it is opened again");
+        pool.close(&empty.reactor).await;
+        let report = empty.check(CheckOptions::default()).await;
+        assert_eq!(report.worst(), Some(Severity::Error));
+        let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
+        assert_eq!(finding.object, "volume 'v'");
+        assert!(finding.meaning.starts_with(&format!("{} blocks of 4 KiB in 15 extents", 15 * 1024)), "{finding:?}");
+    });
+}
+
+#[test]
 fn a_log_that_is_damaged_in_its_middle_is_refused_and_can_be_given_up() {
     let reactor = reactor();
     let tank = Tank::new(&reactor, 40);

@@ -18,7 +18,7 @@ use crate::ledger::{Hands, Spot};
 use crate::lives::{Aim, Lives};
 use base::Rng;
 use bdev::{BlockDevice, Flags, Io, Lba, Status};
-use engine::{CheckOptions, ForgottenLog, Pool, Severity};
+use engine::{CheckOptions, ForgottenLog, Pool};
 use reactor::{Reactor, SgList};
 use sim::{Crash, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
@@ -329,12 +329,8 @@ impl Stage {
         let devices = self.lives.plan.devices(&reactor).expect("the devices are there");
         let options = CheckOptions { payloads: true, data: false, repair: false };
         let report = Pool::check(&reactor, &devices.capacity, Some(&devices.log), options).await;
-        let wrong = report
-            .as_ref()
-            .map_or(None, |report| report.findings.iter().find(|finding| finding.severity > Severity::Note));
-        self.lives.expect(wrong.is_none() && report.is_ok(), || {
-            format!("a check of a pool that gave up a log finds: {wrong:?} {:?}", report.as_ref().err())
-        });
+        let is_sound = report.as_ref().is_ok_and(|report| report.is_sound_but_for_losses());
+        self.lives.expect(is_sound, || format!("a check of a pool that gave up a log finds: {report:?}"));
     }
 
     // --- headers rot ------------------------------------------------------------------------------------------------

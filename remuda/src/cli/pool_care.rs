@@ -3,7 +3,8 @@
 use super::exit::{Exit, Failure};
 use super::{Context, output, poll, understood};
 use crate::node::pool_check::{CheckProgress, CheckView, Checked, Verdict, check_on};
-use crate::node::pool_view::{BadHeaderView, PoolView, ScrubState, ScrubView};
+use crate::node::pool_view::PoolView;
+use crate::node::scrub_view::{BadHeaderView, ScrubState, ScrubView};
 use crate::node::{ForgetLogProgress, LogLoss, Opener, UnfoundView};
 use crate::offline::{Offline, RestingDevices, RestingPool};
 use base::ByteSize;
@@ -167,6 +168,11 @@ async fn check_resting(
     Ok(report)
 }
 
+/// Findings that a repair would put right.
+fn repairable(report: &CheckView) -> u64 {
+    report.findings.iter().filter(|finding| !finding.repaired && finding.advice.contains("repair it")).count() as u64
+}
+
 fn check_text(report: &CheckView, repair: bool) -> String {
     let count = |key: &str| output::count(report.counts[key].as_u64().unwrap_or(0));
     let mut lines: Vec<String> = report.findings.iter().map(|finding| finding.text.clone()).collect();
@@ -206,8 +212,8 @@ fn check_text(report: &CheckView, repair: bool) -> String {
         Verdict::Damaged if report.pool.is_none() => {
             "no pool was looked at: put right first what is said above".to_string()
         }
-        Verdict::Damaged if !repair => {
-            format!("{name} is damaged; --repair restores what has a valid copy, and gives up what is named as lost")
+        Verdict::Damaged if !repair && report.findings_left_off + repairable(report) > 0 => {
+            format!("{name} is damaged; --repair puts right what says 'repair it', and nothing else")
         }
         Verdict::Damaged => format!("{name} is damaged"),
     });
@@ -248,6 +254,12 @@ pub fn scrub_line(scrub: &ScrubView) -> String {
         headers => {
             format!("{bad}, {headers} headers of stripes damaged ({} blocks written anew)", scrub.rewritten_blocks)
         }
+    };
+    let bad = match scrub.bad_before {
+        before if scrub.state != ScrubState::Done && before > 0 => {
+            format!("{bad}; the scrub before found {before} bad")
+        }
+        _ => bad,
     };
     match scrub.state {
         ScrubState::None => "none since the pool was opened".to_string(),

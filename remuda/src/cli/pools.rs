@@ -441,10 +441,11 @@ fn facts(pool: &PoolView) -> String {
             (
                 "blocks",
                 format!(
-                    "{} lost, {} failed their checksum, {} healed",
+                    "since it was opened: {} lost, {} failed their checksum, {} healed",
                     total.lost_blocks, total.corrupt_blocks, total.healed_blocks
                 ),
             ),
+            ("lost", format!("{}: 'remuda pool scrub {}' lists it", total.lost_text(), pool.name)),
             (
                 "waiting writes",
                 format!("{} now, {} since it was opened", total.waiting_writes, output::count(total.waits)),
@@ -458,6 +459,9 @@ fn facts(pool: &PoolView) -> String {
         ]);
         if open.unused_bytes < pool_care::UNUSED_TOLD {
             facts.retain(|(name, _)| *name != "not used");
+        }
+        if total.lost_bytes + total.uncounted_lost_extents == 0 {
+            facts.retain(|(name, _)| *name != "lost");
         }
         if total.disks == 0 {
             facts.retain(|(name, _)| *name != "disks");

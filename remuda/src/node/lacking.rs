@@ -33,7 +33,10 @@ pub fn lacking(def: &DeviceDef, opened: &Opened, closed: impl Fn(&str) -> Option
     let place = format!("{} '{device}'", def.kind());
     let warning = |is_absent: bool, object: String, meaning: String, advice: String| {
         let (place, severity) = (place.clone(), Severity::Warning);
-        Lacking { finding: Finding { severity, object, place, meaning, advice, repaired: false }, is_absent }
+        Lacking {
+            finding: Finding { severity, object, place, meaning, advice, repaired: false, is_known_loss: false },
+            is_absent,
+        }
     };
     if let Some(cache) = flash_cache_view(opened) {
         let Some(flash) = parts.get(1).filter(|_| !cache.is_in_order()) else { return Vec::new() };

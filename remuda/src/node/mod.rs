@@ -40,6 +40,7 @@ mod referrals;
 pub mod refusal;
 mod remote;
 mod reservations;
+pub mod scrub_view;
 mod snapshots;
 pub mod state;
 pub mod stats;

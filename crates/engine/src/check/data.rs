@@ -1,6 +1,7 @@
 //! The blocks of volumes, read and verified as a host would get them.
 
 use super::Checker;
+use super::report::{Finding, Severity};
 use super::shard::ShardState;
 use crate::format::superblock::Superblock;
 use crate::meta::catalog::layers;
@@ -83,7 +84,8 @@ impl Checker {
                 let meaning = format!("{blocks} blocks of 4 KiB {meaning}: {}{more}", listed.join(", "));
                 let place = format!("extent {extent} of shard {}", state.number);
                 let advice = "restore these blocks from a backup";
-                self.report.error(self.volume_named(owner.volume), place, meaning, advice);
+                let finding = Finding::new(Severity::Error, self.volume_named(owner.volume), place, meaning, advice);
+                self.report.add(Finding { is_known_loss: kind == BadBlock::Lost, ..finding });
             }
             let rotten = shard.rotten(owner.volume, owner.vextent, 0..EXTENT_BLOCKS).await.blocks;
             let is_bad = |index: &u32| verified.corrupt.iter().any(|run| run.contains(index));

@@ -9,6 +9,7 @@ mod bands;
 mod data;
 mod journal;
 mod log;
+mod lost;
 mod proof;
 mod report;
 mod shadow;

@@ -31,6 +31,8 @@ pub struct Finding {
     pub advice: String,
     /// It has been put right.
     pub repaired: bool,
+    /// It is about blocks that were lost before, and are known to be: structures are as they should be.
+    pub is_known_loss: bool,
 }
 
 impl fmt::Display for Finding {
@@ -113,6 +115,13 @@ impl CheckReport {
         self.worst().is_none_or(|worst| worst == Severity::Note)
     }
 
+    /// As [`is_sound`](Self::is_sound), but for blocks that were lost before.
+    pub fn is_sound_but_for_losses(&self) -> bool {
+        let is_right =
+            |finding: &Finding| finding.severity == Severity::Note || finding.repaired || finding.is_known_loss;
+        self.findings_left_off == 0 && self.findings.iter().all(is_right)
+    }
+
     pub(super) fn add(&mut self, finding: Finding) {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
@@ -145,7 +154,7 @@ impl Finding {
         advice: &str,
     ) -> Finding {
         let (object, place, advice) = (object.to_string(), place.to_string(), advice.to_string());
-        Finding { severity, object, place, meaning, advice, repaired: false }
+        Finding { severity, object, place, meaning, advice, repaired: false, is_known_loss: false }
     }
 
     /// Notes how a repair ended.

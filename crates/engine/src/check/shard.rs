@@ -1,6 +1,7 @@
 //! A shard: its root, table pages, map pages and journal, and whether what they say can be true.
 
 use super::bands::BandUse;
+use super::lost::LostBlocks;
 use super::report::{Finding, Severity};
 use super::tables::{DamagedTable, cause_of};
 use super::{Checker, RESTORE};
@@ -67,8 +68,10 @@ impl Checker {
         state.is_whole = sound;
         self.stale_roots(superblock, number, &root, stale, sound).await;
         let mut bands = BandUse::new(superblock, &root);
+        let mut lost = LostBlocks::default();
+        state.extents.iter().flatten().for_each(|descriptor| lost.note(descriptor, None));
         for region in superblock.shard_regions(number) {
-            self.map_pages(&state, region, bands.as_mut()).await;
+            self.map_pages(&state, region, bands.as_mut(), &mut lost).await;
         }
         let owned = state.extents.iter().flatten().filter(|descriptor| !descriptor.is_free());
         state.named = owned.map(|descriptor| (descriptor.volume, descriptor.vextent)).collect();
@@ -91,6 +94,8 @@ impl Checker {
                 self.stripes(superblock, number, &root, bands).await;
             }
             self.data(superblock, &state).await;
+        } else {
+            self.lost(&state, &lost);
         }
     }
 
@@ -197,7 +202,13 @@ impl Checker {
 
     // --- map pages --------------------------------------------------------------------------------------------------
 
-    async fn map_pages(&mut self, state: &ShardState, region: &Region, mut bands: Option<&mut BandUse>) {
+    async fn map_pages(
+        &mut self,
+        state: &ShardState,
+        region: &Region,
+        mut bands: Option<&mut BandUse>,
+        lost: &mut LostBlocks,
+    ) {
         let page_blocks = map_page_blocks(region.shape) as usize;
         let page_bytes = page_blocks * BLOCK_BYTES;
         for first in (0..region.extents).step_by(MAP_BATCH as usize) {
@@ -222,11 +233,14 @@ impl Checker {
                     Some(bytes) => Ok(bytes[at..at + page_bytes].to_vec()),
                     None => self.index.read_bytes(block, page_blocks).await,
                 };
-                if let (Some(bands), Ok(page)) = (bands.as_deref_mut(), &page)
+                if let Ok(page) = &page
                     && crc32c(page) == descriptor.map_crc
                     && !descriptor.is_free()
                 {
-                    self.places(bands, state.number, extent, page);
+                    lost.note(&descriptor, Some(page));
+                    if let Some(bands) = bands.as_deref_mut() {
+                        self.places(bands, state.number, extent, page);
+                    }
                 }
                 self.map_page(state.number, extent, descriptor, block, page);
             }

@@ -223,6 +223,8 @@ impl Meta {
             return match read {
                 Ok(bytes) => {
                     self.set_units(extent, unit_crcs(bytes.as_slice()));
+                    let lost = self.count_lost(extent, bytes.as_slice());
+                    lost.into_iter().for_each(|lost| self.note_lost(extent, lost));
                     Ok(self.install(extent, Content::Read(bytes.as_slice())))
                 }
                 Err(status) => {
@@ -268,7 +270,7 @@ impl Meta {
         let mut descriptor = cell.descriptor.get();
         descriptor.map_crc = 0;
         descriptor.flags = descriptor.flags & !(MAP_PAGE | MAP_SLOT_1) | BLOCKS_LOST;
-        cell.descriptor.set(descriptor);
+        self.describe(extent, descriptor);
         cell.put(REPORTED, false);
         cell.put(UNITS_KNOWN, false);
         self.table_changed(extent);
@@ -459,6 +461,7 @@ impl Meta {
         assert!(cell.durable() != Some(slot), "the durable root leads to this slot");
         page.copy_out(buf.as_mut_slice());
         let (crc, units) = (crc32c(buf.as_slice()), unit_crcs(buf.as_slice()));
+        let lost = self.count_lost(page.extent, buf.as_slice());
         count(&self.counters.page_writes);
         let written = self.media.write(self.map_block(page.extent, slot), buf).await;
         match written {
@@ -475,7 +478,8 @@ impl Meta {
             let mut descriptor = cell.descriptor.get();
             descriptor.map_crc = crc;
             descriptor.flags = descriptor.flags & !MAP_SLOT_1 | MAP_PAGE | if slot == 1 { MAP_SLOT_1 } else { 0 };
-            cell.descriptor.set(descriptor);
+            self.describe(page.extent, descriptor);
+            lost.into_iter().for_each(|lost| self.note_lost(page.extent, lost));
             self.set_units(page.extent, units);
             self.table_changed(page.extent);
             self.cache.note_unflushed(cell, page.extent);

@@ -19,6 +19,7 @@ mod damage;
 pub(crate) mod glance;
 pub(crate) mod journal;
 mod log_note;
+mod lost;
 pub(crate) mod media;
 pub(crate) mod page;
 mod reowned;
@@ -31,6 +32,7 @@ pub use catalog::{Catalog, Edit};
 pub use catalog_store::CatalogStore;
 pub(crate) use damage::Damage;
 pub use journal::DirtyJournal;
+pub use lost::LostBlocks;
 pub use page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub(crate) use page::{NOWHERE, Tally};
 pub(crate) use replace::Replacement;
@@ -313,6 +315,7 @@ pub struct Meta {
     log_notes: LogNotes,
     replacing: Cell<Option<replace::Pending>>,
     reowned: reowned::Reowned,
+    lost: lost::LostTally,
     counters: Counters,
     /// See [`copy_tables_early`](Self::copy_tables_early).
     copies_early: Cell<bool>,
@@ -392,8 +395,9 @@ impl Meta {
         given_up.iter().for_each(|table| root.tables[*table as usize] = None);
         let spans = spans_of(superblock, shard);
         let mut tables = vec![Table::default(); superblock.shard_table_pages(shard) as usize];
+        let lost = lost::LostTally::default();
         for span in &spans {
-            read_tables(&media, shard, span, &root, &mut tables).await?;
+            read_tables(&media, shard, span, &root, &mut tables, &lost).await?;
         }
         let places = spans.into_iter().map(OnceCell::from).chain(std::iter::repeat_with(OnceCell::new));
         let bands = bands.filter(|_| superblock.shape == Shape::Shaped);
@@ -413,6 +417,7 @@ impl Meta {
             log_notes: LogNotes::new(&root),
             replacing: Cell::new(None),
             reowned: reowned::Reowned::default(),
+            lost,
             counters: Counters::default(),
             copies_early: Cell::new(false),
             hides_early: Cell::new(false),
@@ -463,7 +468,7 @@ impl Meta {
             cell.put(UNITS_KNOWN, false);
         }
         if new != old {
-            cell.descriptor.set(new);
+            self.describe(extent, new);
             self.table_changed(extent);
         }
         if (new.volume, new.vextent) != (old.volume, old.vextent) {
@@ -476,7 +481,7 @@ impl Meta {
         let cell = self.cell(extent);
         let old = cell.descriptor.get();
         debug_assert!(!old.is_free());
-        cell.descriptor.set(Descriptor { volume, vextent, ..old });
+        self.describe(extent, Descriptor { volume, vextent, ..old });
         self.table_changed(extent);
         self.reowned.note(extent);
     }
@@ -662,6 +667,7 @@ async fn read_tables(
     span: &Span,
     root: &Root,
     tables: &mut [Table],
+    lost: &lost::LostTally,
 ) -> Result<(), MetaError> {
     /// Table pages of one read at most, both slots of each.
     const BATCH: u32 = 32;
@@ -704,6 +710,7 @@ async fn read_tables(
             for (extent, descriptor) in span.extents[first as usize..end as usize].iter().zip(descriptors) {
                 let descriptor = descriptor.map_err(damaged)?;
                 extent.descriptor.set(descriptor);
+                lost.add(descriptor);
                 extent.set_durable(slot_of(descriptor));
             }
         }

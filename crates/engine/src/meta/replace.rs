@@ -49,7 +49,7 @@ impl Meta {
         let Replacement { old, new, left } = pending.replacement;
         let taken = self.described(self.cell(new));
         self.replacing.set(None);
-        self.cell(new).descriptor.set(taken);
+        self.describe(new, taken);
         self.set_descriptor(old, left);
         [old, new].iter().for_each(|extent| self.table_changed(*extent));
         Some(pending.replacement)

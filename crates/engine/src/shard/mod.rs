@@ -32,6 +32,7 @@ mod lineage;
 mod locks;
 mod log_map;
 pub mod log_policy;
+mod lost;
 mod mend;
 mod open;
 mod pace;

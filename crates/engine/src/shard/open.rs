@@ -105,6 +105,9 @@ impl Shard {
             bands.care();
         }
         self.reactor.spawn(self.clone().keep_house());
+        if self.meta.lost_blocks().uncounted > 0 {
+            self.reactor.spawn(self.clone().count_lost());
+        }
     }
 
     /// A shard to read from, without upkeep: nothing is written. Its epoch need not be durable.

@@ -63,6 +63,8 @@ pub struct ScrubStatus {
     pub bad_headers: Vec<BadHeader>,
     /// Scrubs that came to their end since the pool was opened.
     pub completed: u64,
+    /// Blocks that the last of these found bad: what is known while another one is under way, or was stopped.
+    pub bad_before: u64,
 }
 
 #[derive(Default)]
@@ -87,7 +89,8 @@ impl Shard {
             return;
         }
         if status.extents_done == status.extents_total {
-            *status = ScrubStatus { completed: status.completed, ..ScrubStatus::default() };
+            let bad_before = status.corrupt_blocks + status.lost_blocks;
+            *status = ScrubStatus { completed: status.completed, bad_before, ..ScrubStatus::default() };
             scrub.headers.reset();
         }
         status.running = true;

@@ -276,6 +276,7 @@ function poolCard() {
       ["Read from the log", total.user_read_bytes ? percent(total.log_hit_bytes / total.user_read_bytes) : "\u2013"],
       ["Scrub", `${scrub}${scrubbed}`],
       ["Blocks lost or bad", count(total.lost_blocks + total.corrupt_blocks)],
+      ...(total.lost_bytes ? [["Lost earlier", bytes(total.lost_bytes)]] : []),
       ...(total.bands ? [["Bands free", `${count(total.free_bands)} of ${count(total.bands)}`]] : []),
       ...(total.bands ? [["GC debt", `${bytes(total.gc_debt_bytes)}, ${percent(total.gc_debt_share ?? 0)} of what slows writers`]] : []),
       ...flattening.map(({ volume, share, state }) => [`Flattening ${volume}`, `${state}, ${percent(share)}`]),
