@@ -327,7 +327,8 @@ impl CellOracle {
     pub fn settle(&mut self) {
         for cell in &mut self.cells {
             cell.surviving = cell.readable.clone();
-            cell.untaint();
+            cell.tainted.clear();
+            cell.parts &= cell.readable.len() > 1;
             cell.begun.clear();
         }
     }
@@ -459,6 +460,8 @@ mod tests {
         oracle.power_cut();
         assert!(reads(&mut oracle.clone_for_test(), 0, 0) && reads(&mut oracle, 0, a));
         // Of two copies each has one of them, until it is written anew.
+        assert!(reads(&mut oracle, 0, 0) && reads(&mut oracle, 0, a));
+        oracle.settle();
         assert!(reads(&mut oracle, 0, 0) && reads(&mut oracle, 0, a));
         let b = write(&mut oracle, 0, true);
         assert!(!reads(&mut oracle, 0, a) && reads(&mut oracle, 0, b));
