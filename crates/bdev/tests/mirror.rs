@@ -17,7 +17,7 @@ async fn open(reactor: &Rc<Reactor>, legs: &[Option<Arc<dyn BlockDevice>>], opti
     MirrorDevice::open(reactor, "mirror", legs.to_vec(), &options).await.unwrap()
 }
 
-async fn write(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, fill: u8) -> Status {
+pub(crate) async fn write(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, fill: u8) -> Status {
     let mut buf = reactor.pool().alloc(4096).await;
     buf.as_mut_slice().fill(fill);
     let channel = device.open_channel(reactor).unwrap();
@@ -36,7 +36,7 @@ async fn read(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64) -> Resu
 }
 
 /// Reads often enough to have asked every leg.
-async fn read_stable(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64) -> u8 {
+pub(crate) async fn read_stable(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64) -> u8 {
     let channel = device.open_channel(reactor).unwrap();
     let mut seen = Vec::new();
     for _ in 0..8 {

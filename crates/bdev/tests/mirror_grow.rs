@@ -1,10 +1,11 @@
 //! Mirrors that grow.
 
 use crate::common::*;
+use crate::mirror::{read_stable as read, write};
 use bdev::{
     BlockDevice, ErrorDevice, ErrorRule, Fault, Io, Lba, LegState, MemDevice, MirrorDevice, MirrorOptions, Op, Status,
 };
-use reactor::{Reactor, SgList};
+use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,27 +19,6 @@ async fn open_with(reactor: &Rc<Reactor>, legs: &Legs, create: bool, regions_max
     let options =
         MirrorOptions { create, assume_clean: true, region_bytes: 4096, regions_max, ..MirrorOptions::default() };
     Arc::new(MirrorDevice::open(reactor, "mirror", legs.clone(), &options).await.unwrap())
-}
-
-async fn write(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64, fill: u8) -> Status {
-    let mut buf = reactor.pool().alloc(4096).await;
-    buf.as_mut_slice().fill(fill);
-    let channel = device.open_channel(reactor).unwrap();
-    channel.submit(Io::write(Lba(lba), 1, SgList::from_iter([buf]))).await.status
-}
-
-/// What a block reads as, from whichever leg.
-async fn read(reactor: &Rc<Reactor>, device: &dyn BlockDevice, lba: u64) -> u8 {
-    let channel = device.open_channel(reactor).unwrap();
-    let mut seen = Vec::new();
-    for _ in 0..4 {
-        let done = channel.submit(Io::read_loan(Lba(lba), 1)).await;
-        assert_eq!(done.status, Status::Ok, "block {lba}");
-        seen.push(done.io.bufs[0].as_slice()[0]);
-    }
-    seen.dedup();
-    assert_eq!(seen.len(), 1, "block {lba} reads as {seen:?}");
-    seen[0]
 }
 
 async fn at_rest(reactor: &Rc<Reactor>, mirror: &MirrorDevice) {
