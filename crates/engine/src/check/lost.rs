@@ -5,13 +5,13 @@ use super::report::{Finding, Severity};
 use super::shard::ShardState;
 use crate::format::catalog::VolumeState;
 use crate::format::table::{BLOCKS_LOST, Descriptor, MAP_PAGE};
-use crate::meta::LOST;
-use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use crate::meta::lost_entries;
+use crate::units::EXTENT_BLOCKS;
 use std::collections::BTreeMap;
 
 /// What of each volume is lost.
 #[derive(Default)]
-pub(super) struct LostBlocks(BTreeMap<u32, Lost>);
+pub(super) struct LostByVolume(BTreeMap<u32, Lost>);
 
 #[derive(Default)]
 struct Lost {
@@ -19,26 +19,26 @@ struct Lost {
     blocks: u64,
 }
 
-impl LostBlocks {
+impl LostByVolume {
     /// An extent, and its map page if it has one; the page is as its descriptor says.
     pub(super) fn note(&mut self, descriptor: &Descriptor, page: Option<&[u8]>) {
         let blocks = match page {
             _ if descriptor.is_free() => 0,
-            Some(page) => page[..BLOCK_BYTES].chunks_exact(4).filter(|entry| *entry == LOST.to_le_bytes()).count(),
-            None if descriptor.flags & (BLOCKS_LOST | MAP_PAGE) == BLOCKS_LOST => EXTENT_BLOCKS as usize,
+            Some(page) => u64::from(lost_entries(page)),
+            None if descriptor.flags & (BLOCKS_LOST | MAP_PAGE) == BLOCKS_LOST => u64::from(EXTENT_BLOCKS),
             None => 0,
         };
         if blocks > 0 {
             let lost = self.0.entry(descriptor.volume).or_default();
             lost.extents += 1;
-            lost.blocks += blocks as u64;
+            lost.blocks += blocks;
         }
     }
 }
 
 impl Checker {
     /// Reports them. Reading the data tells more exactly, so it is for checks that do not.
-    pub(super) fn lost(&mut self, state: &ShardState, lost: &LostBlocks) {
+    pub(super) fn lost(&mut self, state: &ShardState, lost: &LostByVolume) {
         for (volume, Lost { extents, blocks }) in &lost.0 {
             let entry = self.volumes.as_ref().and_then(|volumes| volumes.get(volume));
             if entry.is_some_and(|entry| entry.state == VolumeState::Deleting) {

@@ -1,7 +1,7 @@
 //! A shard: its root, table pages, map pages and journal, and whether what they say can be true.
 
 use super::bands::BandUse;
-use super::lost::LostBlocks;
+use super::lost::LostByVolume;
 use super::report::{Finding, Severity};
 use super::tables::{DamagedTable, cause_of};
 use super::{Checker, RESTORE};
@@ -68,7 +68,7 @@ impl Checker {
         state.is_whole = sound;
         self.stale_roots(superblock, number, &root, stale, sound).await;
         let mut bands = BandUse::new(superblock, &root);
-        let mut lost = LostBlocks::default();
+        let mut lost = LostByVolume::default();
         state.extents.iter().flatten().for_each(|descriptor| lost.note(descriptor, None));
         for region in superblock.shard_regions(number) {
             self.map_pages(&state, region, bands.as_mut(), &mut lost).await;
@@ -207,7 +207,7 @@ impl Checker {
         state: &ShardState,
         region: &Region,
         mut bands: Option<&mut BandUse>,
-        lost: &mut LostBlocks,
+        lost: &mut LostByVolume,
     ) {
         let page_blocks = map_page_blocks(region.shape) as usize;
         let page_bytes = page_blocks * BLOCK_BYTES;

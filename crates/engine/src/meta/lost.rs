@@ -40,6 +40,10 @@ impl LostTally {
         }
     }
 
+    fn uncounted(&self) -> u32 {
+        self.partly.get().saturating_sub(self.counted.borrow().len() as u32)
+    }
+
     /// An extent that was free has this descriptor.
     pub(super) fn add(&self, descriptor: Descriptor) {
         if let Some(class) = self.class(descriptor) {
@@ -54,6 +58,11 @@ impl LostTally {
     }
 }
 
+/// Blocks that a map page calls lost.
+pub(crate) fn lost_entries(page: &[u8]) -> u16 {
+    page[..BLOCK_BYTES].chunks_exact(4).filter(|entry| *entry == LOST.to_le_bytes()).count() as u16
+}
+
 impl Meta {
     /// What is lost.
     pub fn lost_blocks(&self) -> LostBlocks {
@@ -63,7 +72,7 @@ impl Meta {
         LostBlocks {
             blocks: u64::from(whole) * u64::from(EXTENT_BLOCKS) + blocks,
             extents: whole + some.count() as u32,
-            uncounted: self.lost.partly.get().saturating_sub(counted.len() as u32),
+            uncounted: self.lost.uncounted(),
         }
     }
 
@@ -71,6 +80,11 @@ impl Meta {
     pub(crate) fn is_lost_uncounted(&self, extent: u32) -> bool {
         let flags = self.descriptor(extent).flags;
         flags & (BLOCKS_LOST | MAP_PAGE) == BLOCKS_LOST | MAP_PAGE && !self.lost.counted.borrow().contains_key(&extent)
+    }
+
+    /// Whether there is such an extent.
+    pub(crate) fn has_lost_uncounted(&self) -> bool {
+        self.lost.uncounted() > 0
     }
 
     /// Gives an extent another descriptor.
@@ -87,9 +101,7 @@ impl Meta {
 
     /// Lost blocks by the map page of an extent, where there may be any.
     pub(super) fn count_lost(&self, extent: u32, page: &[u8]) -> Option<u16> {
-        let lost = LOST.to_le_bytes();
-        let count = || page[..BLOCK_BYTES].chunks_exact(4).filter(|entry| *entry == lost).count() as u16;
-        (self.descriptor(extent).flags & BLOCKS_LOST != 0).then(count)
+        (self.descriptor(extent).flags & BLOCKS_LOST != 0).then(|| lost_entries(page))
     }
 
     /// The map page that the descriptor of an extent leads to has so many.

@@ -33,6 +33,7 @@ pub use catalog_store::CatalogStore;
 pub(crate) use damage::Damage;
 pub use journal::DirtyJournal;
 pub use lost::LostBlocks;
+pub(crate) use lost::lost_entries;
 pub use page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub(crate) use page::{NOWHERE, Tally};
 pub(crate) use replace::Replacement;

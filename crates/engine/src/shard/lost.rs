@@ -12,7 +12,7 @@ impl Shard {
             if extent % TURN_EXTENTS == 0 {
                 self.reactor.yield_now().await;
             }
-            if self.is_stopping() || self.meta.lost_blocks().uncounted == 0 {
+            if self.is_stopping() || !self.meta.has_lost_uncounted() {
                 return;
             }
             if self.meta.is_lost_uncounted(extent) {

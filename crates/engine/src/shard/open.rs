@@ -105,7 +105,7 @@ impl Shard {
             bands.care();
         }
         self.reactor.spawn(self.clone().keep_house());
-        if self.meta.lost_blocks().uncounted > 0 {
+        if self.meta.has_lost_uncounted() {
             self.reactor.spawn(self.clone().count_lost());
         }
     }
