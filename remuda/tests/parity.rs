@@ -203,7 +203,7 @@ fn a_member_put_back_from_a_copy_is_filled_anew_by_itself_and_the_node_says_why(
     node.kill();
     std::fs::rename(node.path("copy.img"), node.path("d1.img")).unwrap();
     node.restart();
-    assert!(node.log().contains("the member holds an older copy of the data (generation "), "{}", node.log());
+    assert!(node.log().contains("member 'd1' holds an older copy of the data (generation "), "{}", node.log());
     works(&node);
     until_whole(&node);
     is_right(&node);

@@ -41,6 +41,7 @@ mod openings;
 mod overlay;
 mod parity;
 mod part_name;
+mod part_size;
 mod parts;
 mod range_lock;
 mod rate_limit;

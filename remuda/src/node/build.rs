@@ -608,10 +608,8 @@ fn mirror_view(status: &MirrorStatus, names: &[String]) -> MirrorView {
     let legs = status.legs.iter().zip(names).map(|(leg, name)| LegView {
         device: name.clone(),
         state: match (leg.state, &leg.name) {
-            (LegState::InSync, _) => "in sync",
-            (LegState::RecoveringDirty | LegState::RecoveringFull, _) => "copying",
             (LegState::Failed, None) => "absent",
-            (LegState::Failed, Some(_)) => "failed",
+            (state, _) => state.words(),
         }
         .to_string(),
         read_errors: leg.read_errors,

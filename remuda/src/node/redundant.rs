@@ -99,10 +99,8 @@ pub(super) fn parity_view(device: &str, status: &ParityStatus, names: &[String])
     let members = status.members.iter().zip(names).map(|(member, name)| LegView {
         device: name.clone(),
         state: match (member.state, &member.name) {
-            (MemberState::InSync, _) => "in sync",
-            (MemberState::Rebuilding, _) => "rebuilding",
             (MemberState::Failed, None) => "absent",
-            (MemberState::Failed, Some(_)) => "failed",
+            (state, _) => state.words(),
         }
         .to_string(),
         read_errors: member.read_errors,

@@ -35,6 +35,15 @@ pub enum LegState {
 }
 
 impl LegState {
+    /// As messages call it.
+    pub fn words(self) -> &'static str {
+        match self {
+            LegState::InSync => "in sync",
+            LegState::Failed => "failed",
+            LegState::RecoveringDirty | LegState::RecoveringFull => "copying",
+        }
+    }
+
     pub(super) const fn code(self) -> u8 {
         match self {
             LegState::InSync => 1,

@@ -7,13 +7,13 @@
 use super::format::{BitmapPage, KIND, LegState, PAGE_REGIONS, PAGES_MAX};
 use super::io::Inner;
 use super::regions::{ADDED, DIRTY, NEEDS_SYNC};
-use super::{Leg, MirrorDefect, MirrorDevice, Shared};
-use crate::device::{BlockDevice, DeviceError, DeviceInfo};
+use super::{MirrorDefect, MirrorDevice, Shared};
+use crate::device::{DeviceError, DeviceInfo};
 use crate::io::Status;
+use crate::part_size;
 use crate::slots::Slots;
 use reactor::Reactor;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 /// How large regions are in a mirror of some size, and how many pages their bits take.
@@ -52,33 +52,26 @@ impl MirrorDevice {
         let Some(needed) = shared.data_start.checked_add(blocks).filter(|end| *end < 1 << 60) else {
             return Err(shared.refused(format!("{blocks} blocks are more than a mirror can have")));
         };
-        for leg in shared.legs.iter().filter_map(Leg::device) {
-            // A drive may have grown by itself.
-            if leg.info().blocks < needed && leg.refresh(reactor).await?.blocks < needed {
-                leg.resize(reactor, needed).await?;
-            }
-        }
+        part_size::enlarge(reactor, &shared.devices(), needed).await?;
         inner.adopt(blocks).await
     }
 
     /// Takes into use by what all legs have become larger; what it is now. While a leg is not in sync it stays as it is.
     pub(super) async fn grow_with_legs(&self, reactor: &Rc<Reactor>) -> Result<DeviceInfo, DeviceError> {
-        let (shared, mut least) = (&self.shared, u64::MAX);
+        let shared = &self.shared;
         let _turn = shared.grow_turn.lock(0, 1, true).await;
         let inner = self.inner(reactor)?;
         if let Err(error) = inner.check_whole() {
             tracing::info!(mirror = shared.name, %error, "not looked whether its legs have become larger");
             return Ok(shared.info());
         }
-        for leg in shared.legs.iter().filter_map(Leg::device) {
-            least = match leg.refresh(reactor).await {
-                Ok(info) => least.min(info.blocks),
-                Err(error) => {
-                    tracing::warn!(mirror = shared.name, %error, "cannot see whether a leg has become larger");
-                    return Ok(shared.info());
-                }
-            };
-        }
+        let least = match part_size::least(reactor, &shared.devices()).await {
+            Ok(least) => least,
+            Err(error) => {
+                tracing::warn!(mirror = shared.name, %error, "cannot see whether a leg has become larger");
+                return Ok(shared.info());
+            }
+        };
         let blocks = least.saturating_sub(shared.data_start);
         if blocks > shared.blocks() {
             inner.adopt(blocks).await?;
@@ -159,11 +152,7 @@ impl Inner {
         let _alone = shared.ranges.lock(0, shared.blocks(), true).await;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
         self.check_whole()?;
-        let needed = shared.data_start + blocks;
-        let is_small = |leg: &&Arc<dyn BlockDevice>| leg.info().blocks < needed;
-        if let Some(small) = shared.legs.iter().filter_map(Leg::device).find(is_small) {
-            return Err(shared.refused(format!("leg '{}' is too small for that: try again", small.name())));
-        }
+        part_size::refuse_small(&shared.name, "leg", &shared.devices(), shared.data_start + blocks)?;
         let (before, name) = (shared.blocks(), &shared.name);
         let failed = |status| DeviceError::Io { device: name.clone(), action: "grow", status };
         self.grow_to(blocks).await.map_err(failed)?;

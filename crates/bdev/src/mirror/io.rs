@@ -142,7 +142,7 @@ impl Inner {
         match device.open_channel(&self.reactor) {
             Ok(channel) => &**self.channels[leg].get_or_init(|| channel),
             Err(error) => {
-                tracing::warn!(mirror = self.shared.name, leg, %error, "a leg cannot be used");
+                tracing::warn!(mirror = self.shared.name, %error, "{} cannot be used", self.shared.leg_name(leg));
                 &NoChannel
             }
         }
@@ -246,12 +246,14 @@ impl Inner {
 
     fn count_read_error(&self, lba: u64, status: Status, leg: usize) {
         self.shared.legs[leg].read_errors.fetch_add(1, Relaxed);
-        tracing::warn!(mirror = self.shared.name, leg, lba, %status, "read failed on a leg");
+        let (name, leg) = (&self.shared.name, self.shared.leg_name(leg));
+        tracing::warn!(mirror = name, lba, %status, "read failed on {leg}");
     }
 
     fn count_repair(&self, lba: u64, nblocks: u64, leg: usize) {
         self.shared.legs[leg].repairs.fetch_add(1, Relaxed);
-        tracing::info!(mirror = self.shared.name, leg, lba, nblocks, "rewrote blocks that could not be read");
+        let (name, leg) = (&self.shared.name, self.shared.leg_name(leg));
+        tracing::info!(mirror = name, lba, nblocks, "rewrote blocks of {leg} that could not be read");
     }
 
     async fn read(&self, io: Io, repair: bool) -> Done {
@@ -486,7 +488,8 @@ impl Inner {
         drop(held);
         let Some((good, _)) = good else { return Err(status) };
         if let Some(leg) = differs {
-            tracing::warn!(mirror = self.shared.name, lba, nblocks, leg, other = good, "two legs have different data");
+            let (name, legs) = (&self.shared.name, [good, leg].map(|leg| self.shared.leg_name(leg)));
+            tracing::warn!(mirror = name, lba, nblocks, "{} and {} have different data", legs[0], legs[1]);
             return Err(Status::Corrupt);
         }
         for leg in bad {
@@ -537,7 +540,8 @@ impl Inner {
         for (leg, done) in legs.iter().zip(parts.join().await) {
             io.bufs = done.io.bufs;
             if !done.status.is_ok() {
-                tracing::warn!(mirror = self.shared.name, leg, lba = io.lba.0, status = %done.status, "write failed on a leg");
+                let (name, which) = (&self.shared.name, self.shared.leg_name(*leg));
+                tracing::warn!(mirror = name, lba = io.lba.0, status = %done.status, "write failed on {which}");
                 failed.push(*leg);
                 status = done.status;
             }

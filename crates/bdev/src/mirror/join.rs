@@ -58,7 +58,7 @@ impl MirrorDevice {
         let state = {
             let meta = shared.meta.lock().expect("nothing panics while holding the metadata");
             meta::arriving(&meta.superblock, seen.superblock.as_ref(), seen.blank, leg, overwrite)
-                .map_err(|why| refused(explain(&why, &legs, &shared.leg_names, true)))?
+                .map_err(|why| refused(explain(&shared.name, &why, &legs, &shared.leg_names, true)))?
         };
         // Only the first device of a leg stays; it is the same one otherwise.
         let _ = shared.legs[leg].device.set(device);

@@ -142,12 +142,6 @@ struct Shared {
     defect: Option<MirrorDefect>,
 }
 
-impl Leg {
-    fn device(&self) -> Option<&Arc<dyn BlockDevice>> {
-        self.device.get()
-    }
-}
-
 struct Leg {
     /// Set when the mirror is opened, or when an absent leg arrives.
     device: OnceLock<Arc<dyn BlockDevice>>,
@@ -183,6 +177,11 @@ const STEPPED: OpSet = OpSet::of(&[Op::Compare, Op::CompareAndWrite, Op::Copy, O
 type LegSet = SmallVec<[usize; LEGS_MAX]>;
 
 impl Shared {
+    /// Of the legs that are here.
+    fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
+        self.legs.iter().filter_map(|leg| leg.device.get().cloned()).collect()
+    }
+
     fn info(&self) -> DeviceInfo {
         DeviceInfo { blocks: self.blocks(), ..self.opened }
     }
@@ -201,7 +200,7 @@ impl Shared {
 
     /// As messages call it.
     fn leg_name(&self, leg: usize) -> String {
-        part_name("leg", leg, self.legs[leg].device(), &self.leg_names)
+        part_name("leg", leg, self.legs[leg].device.get(), &self.leg_names)
     }
 
     fn legs_where(&self, wanted: impl Fn(LegState) -> bool) -> LegSet {
@@ -267,6 +266,11 @@ impl MirrorDevice {
         let infos_of = |legs: &[Option<Arc<dyn BlockDevice>>]| -> Vec<DeviceInfo> {
             legs.iter().flatten().map(|leg| leg.info()).collect()
         };
+        if !legs.is_empty() && legs.iter().all(Option::is_none) {
+            let names: Vec<String> =
+                (0..legs.len()).map(|leg| part_name("leg", leg, None, &options.leg_names)).collect();
+            return refuse(format!("none of its legs is here: {}; bring one of them back at least", names.join(", ")));
+        }
         refuse_legs(&infos_of(&legs), legs.len()).map_err(config)?;
         let mut channels = Vec::new();
         for leg in &legs {
@@ -345,12 +349,8 @@ impl MirrorDevice {
         for (index, (leg, seen)) in self.shared.legs.iter().zip(seen).enumerate() {
             if seen.superblock.is_some() && seen.damaged > 0 && self.shared.leg_state(index) != LegState::Failed {
                 leg.repairs.fetch_add(seen.damaged, Relaxed);
-                tracing::info!(
-                    mirror = self.shared.name,
-                    leg = index,
-                    slots = seen.damaged,
-                    "rewrote superblock slots"
-                );
+                let (mirror, leg, slots) = (&self.shared.name, self.shared.leg_name(index), seen.damaged);
+                tracing::info!(mirror, slots, "rewrote superblock slots of {leg}");
             }
         }
     }
@@ -473,7 +473,7 @@ async fn look(
     }
     let found = Slots { reactor, channel, block_size, kind: KIND }.read(Superblock::decode).await;
     if let Some(status) = found.unreadable {
-        tracing::warn!(mirror = name, leg = leg.name(), %status, "a superblock slot cannot be read");
+        tracing::warn!(mirror = name, %status, "a superblock slot of leg '{}' cannot be read", leg.name());
     }
     let overwrites = options.create && options.force;
     if let Some(version) = found.newer_version.filter(|_| !overwrites) {
@@ -566,17 +566,15 @@ fn closed(
     if let Disagreement::MayBeStale(leg) = why
         && let Some(Unfit { why, lacks_room }) = unfit(*leg)
     {
-        let reason = format!(
-            "{why}, and what belongs there may have newer writes than the other legs; bring it back, or open the mirror with --degraded, or \
-             set start_degraded = true, to go on without it"
-        );
+        let reason =
+            format!("{why}, and what belongs there may have newer writes than the other legs; {}", without(name));
         return match lacks_room {
             true => DeviceError::TooSmall { device, reason },
             false => DeviceError::Config { device, reason },
         };
     }
     let others = (0..seen.len()).filter_map(|leg| Some(unfit(leg)?.why.clone()));
-    let reasons: Vec<String> = std::iter::once(explain(why, legs, names, false)).chain(others).collect();
+    let reasons: Vec<String> = std::iter::once(explain(name, why, legs, names, false)).chain(others).collect();
     DeviceError::Config { device, reason: reasons.join("; ") }
 }
 
@@ -588,7 +586,7 @@ fn leave_out(
     seen: &[Seen],
 ) {
     for (index, unfit) in seen.iter().enumerate().filter_map(|(index, seen)| Some((index, seen.unfit.as_ref()?))) {
-        tracing::warn!(mirror = name, leg = index, "{}; the mirror goes on without it", unfit.why);
+        tracing::warn!(mirror = name, "{}; the mirror goes on without it", unfit.why);
         (legs[index], channels[index]) = (None, None);
     }
 }
@@ -656,8 +654,21 @@ fn new_superblock(reactor: &Rc<Reactor>, legs: &[DeviceInfo], options: &MirrorOp
     })
 }
 
+/// The ways out when a leg is absent that may be needed.
+fn without(mirror: &str) -> String {
+    format!(
+        "bring it back; or 'remuda device open {mirror} --degraded', or start_degraded = true in the configuration, to go on without it"
+    )
+}
+
 /// `legs` are the devices, in order, as far as they are here; those of a mirror in use, where one is to be taken in.
-fn explain(why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], names: &[String], in_use: bool) -> String {
+fn explain(
+    mirror: &str,
+    why: &Disagreement,
+    legs: &[Option<Arc<dyn BlockDevice>>],
+    names: &[String],
+    in_use: bool,
+) -> String {
     let name = |leg: &usize| part_name("leg", *leg, legs.get(*leg).and_then(Option::as_ref), names);
     match why {
         Disagreement::SplitBrain(a, b) if in_use => format!(
@@ -666,16 +677,20 @@ fn explain(why: &Disagreement, legs: &[Option<Arc<dyn BlockDevice>>], names: &[S
             name(a)
         ),
         Disagreement::SplitBrain(a, b) => format!(
-            "{} and {} were used without each other and differ; choose whose data survive: open the mirror with --prefer and the name of \
-             that leg (the other one is overwritten)",
+            "{} and {} were used without each other and differ; choose whose data survive: 'remuda device open {mirror} --prefer' and the \
+             name of that leg (the other one is overwritten)",
             name(a),
             name(b)
         ),
-        Disagreement::MayBeStale(leg) => format!(
-            "{} is absent or wiped and may have newer writes than the others; bring it back, or open the mirror with --degraded, or set \
-             start_degraded = true, to go on without it",
-            name(leg)
-        ),
+        Disagreement::MayBeStale(leg) => {
+            let is_absent = |leg: &usize| legs.get(*leg).is_some_and(Option::is_none);
+            let absent: Vec<String> = (0..legs.len()).filter(is_absent).map(|leg| name(&leg)).collect();
+            let which = match is_absent(leg) && absent.len() > 1 {
+                true => format!("{} are absent and", absent.join(" and ")),
+                false => format!("{} is absent or wiped and", name(leg)),
+            };
+            format!("{which} may have newer writes than the others; {}", without(mirror))
+        }
         Disagreement::WrongLeg(leg) => {
             format!("{} belongs to another mirror or another place; check the order of the legs", name(leg))
         }
@@ -839,7 +854,7 @@ impl BlockDevice for MirrorDevice {
     }
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
-        self.shared.legs.iter().filter_map(|leg| leg.device.get().cloned()).collect()
+        self.shared.devices()
     }
 
     /// Grows it, and its legs where they are too small for that.

@@ -121,7 +121,13 @@ impl Inner {
         if state == LegState::Failed {
             record.failed_generation = if record.state == LegState::RecoveringFull { 0 } else { generation + 1 };
         }
-        tracing::warn!(mirror = shared.name, leg, from = ?record.state, to = ?state, "leg changes state");
+        let (name, leg_name) = (&shared.name, shared.leg_name(leg));
+        match state {
+            LegState::Failed => {
+                tracing::warn!(mirror = name, "{leg_name} is called failed; it was {}", record.state.words())
+            }
+            _ => tracing::info!(mirror = name, "{leg_name} is {}; it was {}", state.words(), record.state.words()),
+        }
         record.state = state;
         shared.unrecorded.store(true, Release);
         shared.legs[leg].state.store(state.code(), Release);

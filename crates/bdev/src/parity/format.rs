@@ -33,6 +33,15 @@ pub enum MemberState {
 }
 
 impl MemberState {
+    /// As messages call it.
+    pub fn words(self) -> &'static str {
+        match self {
+            MemberState::InSync => "in sync",
+            MemberState::Failed => "failed",
+            MemberState::Rebuilding => "rebuilding",
+        }
+    }
+
     pub(super) const fn code(self) -> u8 {
         match self {
             MemberState::InSync => 1,

@@ -2,11 +2,11 @@
 
 use super::format::MemberState;
 use super::rows::Rows;
-use super::{Member, ParityDefect, ParityDevice};
-use crate::device::{BlockDevice, DeviceError, DeviceInfo};
+use super::{ParityDefect, ParityDevice};
+use crate::device::{DeviceError, DeviceInfo};
+use crate::part_size;
 use reactor::Reactor;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 impl ParityDevice {
@@ -26,32 +26,24 @@ impl ParityDevice {
         if !grown.is_addressable() {
             return Err(self.refused(format!("{blocks} blocks are more than a parity device can have")));
         }
-        for member in self.shared.members.iter().filter_map(Member::device) {
-            let needed = grown.member_blocks();
-            // A drive may have grown by itself.
-            if member.info().blocks < needed && member.refresh(reactor).await?.blocks < needed {
-                member.resize(reactor, needed).await?;
-            }
-        }
+        part_size::enlarge(reactor, &self.shared.devices(), grown.member_blocks()).await?;
         self.adopt(reactor, grown).await
     }
 
     /// Takes into use by what all members have become larger; what it is now. While a member is not in sync it stays as it is.
     pub(super) async fn grow_with_members(&self, reactor: &Rc<Reactor>) -> Result<DeviceInfo, DeviceError> {
-        let (shared, mut least) = (&self.shared, u64::MAX);
+        let shared = &self.shared;
         if let Err(error) = self.check_whole() {
             tracing::info!(parity = shared.name, %error, "not looked whether its members have become larger");
             return Ok(shared.info());
         }
-        for member in shared.members.iter().filter_map(Member::device) {
-            least = match member.refresh(reactor).await {
-                Ok(info) => least.min(info.blocks),
-                Err(error) => {
-                    tracing::warn!(parity = shared.name, %error, "cannot see whether a member has become larger");
-                    return Ok(shared.info());
-                }
-            };
-        }
+        let least = match part_size::least(reactor, &shared.devices()).await {
+            Ok(least) => least,
+            Err(error) => {
+                tracing::warn!(parity = shared.name, %error, "cannot see whether a member has become larger");
+                return Ok(shared.info());
+            }
+        };
         let now = shared.geometry();
         let rows = least.saturating_sub(now.chunk_at(0)) / now.chunk;
         let grown = Rows { rows, ..now };
@@ -73,10 +65,7 @@ impl ParityDevice {
         let _join = shared.join_turn.lock(0, 1, true).await;
         let _turn = shared.meta_turn.lock(0, 1, true).await;
         self.check_whole()?;
-        let is_small = |member: &Arc<dyn BlockDevice>| member.info().blocks < grown.member_blocks();
-        if let Some(small) = shared.members.iter().filter_map(Member::device).find(is_small) {
-            return Err(self.refused(format!("member '{}' is too small for that: try again", small.name())));
-        }
+        part_size::refuse_small(&shared.name, "member", &shared.devices(), grown.member_blocks())?;
         let set = |rows: u64| {
             let mut superblock = shared.superblock.lock().expect("nothing panics while holding the superblock");
             superblock.geometry.rows = rows;

@@ -263,7 +263,8 @@ impl Inner {
         for (member, done) in members.iter().zip(parts.join().await) {
             if !done.status.is_ok() {
                 let (lba, why) = (io.lba.0, done.status);
-                tracing::warn!(parity = self.shared.name, member, lba, status = %why, "write failed on a member");
+                let (name, which) = (&self.shared.name, self.shared.member_name(*member));
+                tracing::warn!(parity = name, lba, status = %why, "write failed on {which}");
                 refused.push(*member);
                 status = why;
             }

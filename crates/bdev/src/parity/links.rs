@@ -63,7 +63,7 @@ impl Inner {
         let channel = match opened {
             Some(Ok(channel)) => channel,
             Some(Err(error)) => {
-                tracing::warn!(parity = self.shared.name, member, %error, "a member cannot be used");
+                tracing::warn!(parity = self.shared.name, %error, "{} cannot be used", self.shared.member_name(member));
                 Rc::new(NoChannel)
             }
             None => Rc::new(NoChannel),

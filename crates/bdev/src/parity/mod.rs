@@ -214,6 +214,11 @@ impl Member {
 type MemberSet = SmallVec<[usize; PARITY_MEMBERS_MAX]>;
 
 impl Shared {
+    /// Of the members that are here.
+    fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
+        self.members.iter().filter_map(Member::device).collect()
+    }
+
     fn geometry(&self) -> Rows {
         Rows { rows: self.rows.load(Acquire), ..self.layout }
     }
@@ -355,7 +360,7 @@ impl BlockDevice for ParityDevice {
     }
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
-        self.shared.members.iter().filter_map(Member::device).collect()
+        self.shared.devices()
     }
 
     /// Grows it, to whole rows of at most this size, and its members where they are too small for that.

@@ -221,10 +221,10 @@ impl ParityDevice {
     fn tell(&self, seen: &[Seen]) {
         let shared = &self.shared;
         for (index, (member, seen)) in shared.members.iter().zip(seen).enumerate() {
-            let state = shared.state(index);
+            let (state, name) = (shared.state(index), shared.member_name(index));
             if seen.superblock.is_some() && seen.damaged > 0 && state != MemberState::Failed {
                 member.repairs.fetch_add(1, Relaxed);
-                tracing::info!(parity = shared.name, member = index, slots = seen.damaged, "rewrote superblock slots");
+                tracing::info!(parity = shared.name, slots = seen.damaged, "rewrote superblock slots of {name}");
             }
             if let Some(OlderCopy { generation, newest }) = member.older() {
                 let then = match state {
@@ -233,12 +233,15 @@ impl ParityDevice {
                 };
                 tracing::warn!(
                     parity = shared.name,
-                    member = index,
-                    "the member holds an older copy of the data (generation {generation}, the device is at {newest}): {then}"
+                    "{name} holds an older copy of the data (generation {generation}, the device is at {newest}): {then}"
                 );
             }
             if state != MemberState::InSync {
-                tracing::warn!(parity = shared.name, member = index, ?state, "no other member can be done without");
+                tracing::warn!(
+                    parity = shared.name,
+                    "{name} is {}: no other member can be done without",
+                    state.words()
+                );
             }
         }
     }
@@ -275,7 +278,7 @@ fn leave_out(
                 });
             }
             Some(why) => {
-                tracing::warn!(parity = name, member = index, "{why}; the device goes on without it");
+                tracing::warn!(parity = name, "{why}; the device goes on without it");
                 (members[index], seen[index]) = (None, Seen::absent());
                 decided.superblock.members[index].state = MemberState::Failed;
             }
@@ -329,7 +332,7 @@ pub(super) async fn look(
         }
     }
     if let Some(status) = found.unreadable {
-        tracing::warn!(parity = name, member = child, %status, "a superblock slot cannot be read");
+        tracing::warn!(parity = name, %status, "a superblock slot of member '{child}' cannot be read");
     }
     if let Some(version) = found.newer_version.filter(|_| !overwrites) {
         return refuse(slots::refuse_newer(&format!("superblock of member '{child}'"), version));

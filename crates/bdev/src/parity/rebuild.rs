@@ -39,7 +39,7 @@ impl ParityDevice {
     /// waited for. It ends with the device.
     pub fn rebuild_in_background(&self, reactor: &Rc<Reactor>) {
         let Some(member) = self.shared.rebuilding() else { return };
-        tracing::info!(parity = self.shared.name, member, "rebuilding a member");
+        tracing::info!(parity = self.shared.name, "rebuilding {}", self.shared.member_name(member));
         let inner = self.inner(reactor);
         reactor.spawn(async move { inner.rebuild_until_done(member).await });
     }
@@ -69,7 +69,7 @@ impl Inner {
     /// Rebuilds a member, again and again while that fails for what may pass.
     async fn rebuild_until_done(self: &Rc<Self>, member: usize) {
         let (shared, joins) = (&self.shared, self.joins(member));
-        let mut pause_ns = SECOND_NS;
+        let (mut pause_ns, name) = (SECOND_NS, shared.member_name(member));
         loop {
             let before = shared.rebuilt_rows.load(Acquire);
             let outcome = self.rebuild().await;
@@ -77,17 +77,17 @@ impl Inner {
                 return;
             }
             let Err(status) = outcome else {
-                tracing::info!(parity = shared.name, member, "the member has been rebuilt");
+                tracing::info!(parity = shared.name, "{name} has been rebuilt");
                 return;
             };
             if !self.is_rebuilding(member, joins) {
-                tracing::error!(parity = shared.name, member, %status, "the member could not be rebuilt: it failed");
+                tracing::error!(parity = shared.name, %status, "{name} could not be rebuilt: it failed");
                 return;
             }
             if shared.rebuilt_rows.load(Acquire) > before {
                 pause_ns = SECOND_NS;
             }
-            tracing::warn!(parity = shared.name, member, %status, pause_ns, "a rebuild has come to a halt");
+            tracing::warn!(parity = shared.name, %status, pause_ns, "the rebuild of {name} has come to a halt");
             self.rest(pause_ns).await;
             pause_ns = (pause_ns * 2).min(BACKOFF_MAX_NS);
         }
@@ -236,7 +236,8 @@ impl Inner {
                     self.shared.lost_rows.insert(row + (block - at) / self.shared.geometry().chunk);
                     Rng::new(block).fill(target);
                     self.shared.lost_blocks.fetch_add(1, Relaxed);
-                    tracing::error!(parity = self.shared.name, member, block, %status, "a block cannot be rebuilt");
+                    let (name, which) = (&self.shared.name, self.shared.member_name(member));
+                    tracing::error!(parity = name, block, %status, "a block of {which} cannot be rebuilt");
                 }
             }
         }

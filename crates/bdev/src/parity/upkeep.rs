@@ -60,7 +60,13 @@ impl Inner {
         if record.state == state {
             return;
         }
-        tracing::warn!(parity = shared.name, member, from = ?record.state, to = ?state, "member changes state");
+        let (name, which) = (&shared.name, shared.member_name(member));
+        match state {
+            MemberState::Failed => {
+                tracing::warn!(parity = name, "{which} is called failed; it was {}", record.state.words())
+            }
+            _ => tracing::info!(parity = name, "{which} is {}; it was {}", state.words(), record.state.words()),
+        }
         (record.state, record.rebuilt_rows) = (state, 0);
         shared.unrecorded.store(true, Release);
         shared.members[member].state.store(state.code(), Release);
@@ -122,7 +128,8 @@ impl Inner {
         for ((member, joins), done) in active.iter().zip(joins).zip(parts.join().await) {
             // Of a device that has been replaced meanwhile nothing is asked any more.
             if !done.status.is_ok() && self.joins(*member) == joins {
-                tracing::warn!(parity = self.shared.name, member, status = %done.status, "flush failed on a member");
+                let (name, which) = (&self.shared.name, self.shared.member_name(*member));
+                tracing::warn!(parity = name, status = %done.status, "flush failed on {which}");
                 refused.push(*member);
                 status = done.status;
             }
@@ -240,11 +247,13 @@ impl Inner {
 
     pub(super) fn count_read_error(&self, member: usize, lba: u64, status: Status) {
         self.shared.members[member].read_errors.fetch_add(1, Relaxed);
-        tracing::warn!(parity = self.shared.name, member, lba, %status, "read failed on a member");
+        let (name, which) = (&self.shared.name, self.shared.member_name(member));
+        tracing::warn!(parity = name, lba, %status, "read failed on {which}");
     }
 
     pub(super) fn count_repair(&self, member: usize, lba: u64, nblocks: u64) {
         self.shared.members[member].repairs.fetch_add(1, Relaxed);
-        tracing::info!(parity = self.shared.name, member, lba, nblocks, "rewrote blocks that could not be read");
+        let (name, which) = (&self.shared.name, self.shared.member_name(member));
+        tracing::info!(parity = name, lba, nblocks, "rewrote blocks of {which} that could not be read");
     }
 }
