@@ -1,7 +1,9 @@
 //! Page-aligned mappings: the memory under buffer pools and regions.
 
+use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 const PAGE_BYTES: usize = 4096;
 /// What a huge page has.
@@ -63,6 +65,54 @@ impl Mapping {
 
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
+    }
+}
+
+/// What a thread maps at once for [pieces](Piece).
+const ROOM_BYTES: usize = 8 * HUGE_PAGE_BYTES;
+
+/// A mapping of which pieces are given away, one after the other.
+struct Room {
+    mapping: Arc<Mapping>,
+    used: usize,
+}
+
+thread_local! {
+    static ROOM: RefCell<Option<Room>> = const { RefCell::new(None) };
+}
+
+/// Zeroed memory, less than a huge page, that shares huge pages with others of its thread: what is made at the same time is filled at
+/// the same time. Given back to the system on drop; its addresses, when all of their mapping have been.
+pub(crate) struct Piece {
+    mapping: Arc<Mapping>,
+    first: usize,
+    len: usize,
+}
+
+impl Piece {
+    pub(crate) fn zeroed(len: usize) -> Option<Piece> {
+        let len = len.next_multiple_of(PAGE_BYTES);
+        ROOM.with_borrow_mut(|room| {
+            if room.as_ref().is_none_or(|room| room.mapping.len - room.used < len) {
+                *room = Some(Room { mapping: Arc::new(Mapping::anonymous(ROOM_BYTES.max(len))?), used: 0 });
+            }
+            let room = room.as_mut()?;
+            let first = room.used;
+            room.used += len;
+            Some(Piece { mapping: room.mapping.clone(), first, len })
+        })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        // SAFETY: pieces lie inside of their mapping.
+        unsafe { self.mapping.start.add(self.first) }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: whole pages of the mapping that nobody else was given. A refusal is harmless.
+        unsafe { libc::madvise(self.start().as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
     }
 }
 

@@ -253,6 +253,10 @@ pub trait Driver {
     fn pmem_open(&self, path: Option<&str>, bytes: u64) -> Result<(PmemId, PmemInfo), Errno>;
     /// Reads; sees every store made before, fenced or not.
     fn pmem_read(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno>;
+    /// As [`pmem_read`](Self::pmem_read), of what is not read again soon, for which no page needs to be mapped.
+    fn pmem_read_once(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno> {
+        self.pmem_read(pmem, offset, target)
+    }
     /// A range is about to be read: what is mapped may be fetched ahead. A hint, without any effect that can be observed.
     fn pmem_expect(&self, pmem: PmemId, offset: u64, bytes: usize) {
         let _ = (pmem, offset, bytes);

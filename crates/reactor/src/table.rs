@@ -1,6 +1,6 @@
 //! Large tables in memory of their own.
 
-use crate::arena::{HUGE_PAGE_BYTES, Mapping};
+use crate::arena::{HUGE_PAGE_BYTES, Mapping, Piece};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -9,15 +9,20 @@ use zerocopy::FromZeros;
 /// The least for which a mapping is worth while.
 const MAPPED_BYTES_MIN: usize = 256 << 10;
 
-/// A slice that begins as zeroes and, unless it is small, takes no memory where it has never been touched. One of 2 MiB, or nearly so,
-/// and more lies on huge pages, where the system offers them: filling it faults once for each of them, and lookups at random find what
-/// translates their addresses.
+/// A slice that begins as zeroes and, unless it is small, takes no memory where it has never been touched. It lies on huge pages, where
+/// the system offers them, which several of less than 2 MiB share: filling it faults once for each of them, and lookups at random find
+/// what translates their addresses.
 pub struct Table<T> {
     start: NonNull<T>,
     len: usize,
-    /// Unless it is the allocator's.
-    mapping: Option<Mapping>,
+    memory: Memory,
     _owns: PhantomData<T>,
+}
+
+enum Memory {
+    Allocated,
+    Shared(#[expect(dead_code, reason = "given back on drop")] Piece),
+    Mapped(#[expect(dead_code, reason = "given back on drop")] Mapping),
 }
 
 impl<T: FromZeros> Table<T> {
@@ -25,17 +30,20 @@ impl<T: FromZeros> Table<T> {
     pub fn zeroed(len: usize) -> Table<T> {
         const { assert!(align_of::<T>() <= 4096) };
         let bytes = len.checked_mul(size_of::<T>()).expect("the size of a table is a number");
-        let (start, mapping) = if bytes < MAPPED_BYTES_MIN {
+        // What would nearly fill the last huge page has all of it.
+        let whole = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        let bytes = if bytes >= whole - HUGE_PAGE_BYTES / 4 { whole } else { bytes };
+        let (start, memory) = if bytes < MAPPED_BYTES_MIN {
             let small: *mut [T] = Box::into_raw(<[T]>::new_box_zeroed_with_elems(len).expect("memory for a table"));
-            (NonNull::new(small.cast()), None)
+            (NonNull::new(small.cast()).expect("memory is somewhere"), Memory::Allocated)
+        } else if bytes < HUGE_PAGE_BYTES {
+            let piece = Piece::zeroed(bytes).expect("memory for a table");
+            (piece.start().cast(), Memory::Shared(piece))
         } else {
-            // What would nearly fill the last huge page has all of it.
-            let whole = bytes.next_multiple_of(HUGE_PAGE_BYTES);
-            let bytes = if bytes >= whole - HUGE_PAGE_BYTES / 4 { whole } else { bytes };
             let mapping = Mapping::anonymous(bytes).expect("memory for a table");
-            (Some(mapping.start().cast()), Some(mapping))
+            (mapping.start().cast(), Memory::Mapped(mapping))
         };
-        Table { start: start.expect("memory is somewhere"), len, mapping, _owns: PhantomData }
+        Table { start, len, memory, _owns: PhantomData }
     }
 
     /// With as many more zeroes behind it as make so many elements, which are not fewer than now.
@@ -67,11 +75,11 @@ impl<T> DerefMut for Table<T> {
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
         let all: *mut [T] = &raw mut **self;
-        if self.mapping.is_none() {
+        if matches!(self.memory, Memory::Allocated) {
             // SAFETY: it came out of such a box.
             drop(unsafe { Box::from_raw(all) });
         } else if std::mem::needs_drop::<T>() {
-            // SAFETY: they are not used any more; their memory goes with the mapping.
+            // SAFETY: they are not used any more; their memory goes with the piece or the mapping.
             unsafe { std::ptr::drop_in_place(all) };
         }
     }

@@ -141,6 +141,22 @@ fn an_abandoned_read_gives_its_buffer_back_later() {
 }
 
 #[test]
+fn a_file_that_cannot_be_made_so_large_is_not_left_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, empty) = (directory.path().join("file"), directory.path().join("empty"));
+    std::fs::write(&empty, "").unwrap();
+    let runtime = start(1, PollPolicy::Sleep);
+    let names = [&path, &empty].map(|path| path.to_str().unwrap().to_string());
+    on(&runtime, 0, move |reactor| async move {
+        let options = FileOptions { write: true, create_bytes: Some(1 << 63), ..FileOptions::default() };
+        for name in &names {
+            assert!(File::open(&reactor, name, &options).is_err());
+        }
+    });
+    assert!(!path.exists() && empty.exists(), "what was there before stays");
+}
+
+#[test]
 fn timers_fire_in_order_and_not_early() {
     let runtime = start(1, PollPolicy::Adaptive { spin_max_ns: 20_000 });
     let began = Instant::now();

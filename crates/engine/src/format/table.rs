@@ -7,7 +7,7 @@ use crate::format::dirty::DirtySlice;
 use crate::format::superblock::TABLE_DESCRIPTORS;
 use crate::units::{BLOCK_BYTES, SLICE_EXTENTS};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 8] = *b"RMDATABL";
 
@@ -24,7 +24,7 @@ pub const BLOCKS_INHERIT: u32 = 16;
 const FLAGS_KNOWN: u32 = MAP_SLOT_1 | MAP_PAGE | BLOCKS_LOST | UNUSABLE | BLOCKS_INHERIT;
 
 /// What is known of an extent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 pub struct Descriptor {
     /// Whose it is; 0 is free.
     pub volume: u32,

@@ -63,6 +63,7 @@ use std::rc::Rc;
 use table_copies::read_table;
 use thiserror::Error;
 use uuid::Uuid;
+use zerocopy::FromZeros;
 
 /// A structure on media, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +186,8 @@ const UNITS_KNOWN: u32 = 1 << 7;
 /// A write to slot 0 has failed last: of two that would do, slot 1 is tried next. (`glance` has the bits above.)
 const SLOT_1_NEXT: u32 = 1 << 8;
 
-/// Two of them share a line of the processor's cache.
+/// Two of them share a line of the processor's cache. Zeroes are a free one.
+#[derive(FromZeros)]
 #[repr(align(32))]
 struct Extent {
     descriptor: Cell<Descriptor>,
@@ -237,7 +239,7 @@ struct Span {
     first_table: u32,
     /// Added to a block of the shard, wrapping, it gives the block of the device.
     offset: u64,
-    extents: Box<[Extent]>,
+    extents: reactor::Table<Extent>,
     units: UnitTable,
 }
 
@@ -614,8 +616,7 @@ fn spans_of(superblock: &Superblock, shard: u16) -> Vec<Span> {
     let mut first_table = 0;
     let span = |region: &Region| {
         let offset = region.data_start().wrapping_sub(region.first_extent as u64 * EXTENT_BLOCKS as u64);
-        let extent = |_| Extent { descriptor: Cell::default(), frame: Cell::new(0), state: Cell::new(0) };
-        let (extents, units) = ((0..region.extents).map(extent).collect(), UnitTable::new(region.extents));
+        let (extents, units) = (reactor::Table::zeroed(region.extents as usize), UnitTable::new(region.extents));
         let span = Span { region: *region, first_table, offset, extents, units };
         first_table += region.table_pages();
         span

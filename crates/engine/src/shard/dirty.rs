@@ -105,6 +105,11 @@ impl DirtyExtents {
         }
     }
 
+    /// So many extents may become dirty one after the other, as in a replay: their queue does not grow by copying then.
+    pub(crate) fn expect(&mut self, extents: usize) {
+        self.lanes[0].reserve(extents.min(self.index.len()));
+    }
+
     /// From now on extents queue in so many lanes.
     pub(crate) fn divide(&mut self, lanes: usize, lane_of: LaneOf) {
         let mut queued: Vec<Entry> = self.lanes.iter_mut().flat_map(Lane::drain).collect();

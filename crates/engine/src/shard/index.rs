@@ -22,7 +22,7 @@ use super::places::{FixedState, Places};
 use crate::bands::BandAt;
 use crate::log::{Placed, Record, Sink};
 use crate::meta::{self, Descriptor, Meta, Replacement};
-use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, extent_of};
+use crate::units::{EXTENT_BLOCKS, LogAt, LogTail, SLICE_EXTENTS, extent_of};
 use named::Named;
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -155,6 +155,11 @@ impl Index {
         };
         let segment_units = segment_blocks * (crate::units::BLOCK_BYTES as u64 / LogAt::UNIT) as u32;
         Index { meta, state: RefCell::new(state), segment_units, defect }
+    }
+
+    /// A replay is about slices of these, so many, above all.
+    pub(crate) fn expect_slices(&self, slices: usize) {
+        self.state.borrow_mut().dirty.expect(slices * SLICE_EXTENTS as usize);
     }
 
     // --- looking ----------------------------------------------------------------------------------------------------

@@ -32,6 +32,11 @@ pub(super) struct Lane {
 }
 
 impl Lane {
+    /// There is room for so many.
+    pub(super) fn reserve(&mut self, entries: usize) {
+        self.queue.reserve(entries);
+    }
+
     /// One whose first record is younger than those of all others, or as young.
     pub(super) fn push(&mut self, entry: Entry) {
         self.queue.push_back(entry);

@@ -129,6 +129,7 @@ impl Shard {
         let journal = DirtyJournal::open(&reactor, capacity.clone(), capacity_info, &superblock, number).await?;
         let geometry = LogGeometry::of(&superblock, number);
         let index = Rc::new(Index::new(meta.clone(), geometry.segments, geometry.segment_blocks, tail, tuning.defect));
+        index.expect_slices(journal.len());
         let (mut recovery, mut misfit, extents) = (ShardRecovery::default(), None, meta.extents());
         // This opening has raised the epoch by one.
         let known = meta.log_known(superblock.epoch - 1);

@@ -9,7 +9,7 @@
 
 use super::last_errno;
 use base::Errno;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
@@ -65,6 +65,11 @@ impl Watch {
             place.end.store(start + bytes, Release);
         }
         Watch { place, start, bytes, flags, file }
+    }
+
+    /// What is mapped.
+    pub(super) fn file(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// How many pages were missing when somebody touched them; mostly zero, which is all that an access has to look at.

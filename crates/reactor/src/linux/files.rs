@@ -9,6 +9,7 @@ use base::Errno;
 use io_uring::{opcode, types};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -49,6 +50,7 @@ impl Files {
     }
 
     pub(super) fn open(&mut self, path: &str, options: &FileOptions) -> Result<(FileId, FileInfo), Errno> {
+        let is_new = options.create_bytes.is_some() && !Path::new(path).exists();
         let (fd, direct) = open_descriptor(path, options)?;
         if options.lock {
             // SAFETY: plain system call on an owned descriptor.
@@ -58,7 +60,12 @@ impl Files {
         if let Some(bytes) = options.create_bytes {
             let status = stat(fd.as_raw_fd())?;
             if status.st_mode & libc::S_IFMT == libc::S_IFREG && status.st_size == 0 {
-                truncate(fd.as_raw_fd(), bytes)?;
+                let sized = truncate(fd.as_raw_fd(), bytes);
+                // What could not be made is not left half made.
+                if sized.is_err() && is_new {
+                    let _ = std::fs::remove_file(path);
+                }
+                sized?;
             }
         }
         let info = describe(fd.as_raw_fd(), direct)?;
@@ -364,13 +371,17 @@ fn describe(fd: RawFd, direct: bool) -> Result<FileInfo, Errno> {
     }
 }
 
-fn describe_regular(fd: RawFd, status: &libc::stat, direct: bool) -> Result<FileInfo, Errno> {
+/// Whether a file is of a file system that has everything in memory.
+pub(super) fn is_in_memory(fd: RawFd) -> Result<bool, Errno> {
     // SAFETY: as in `stat`.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: fills a local.
     check(unsafe { libc::fstatfs(fd, &mut fs) }.into())?;
-    let alignment = direct_alignment(fd);
-    let in_memory = matches!(fs.f_type as i64, TMPFS_MAGIC | RAMFS_MAGIC);
+    Ok(matches!(fs.f_type as i64, TMPFS_MAGIC | RAMFS_MAGIC))
+}
+
+fn describe_regular(fd: RawFd, status: &libc::stat, direct: bool) -> Result<FileInfo, Errno> {
+    let (alignment, in_memory) = (direct_alignment(fd), is_in_memory(fd)?);
     Ok(FileInfo {
         bytes: status.st_size as u64,
         align: match alignment {

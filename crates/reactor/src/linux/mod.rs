@@ -259,6 +259,10 @@ impl Driver for LinuxDriver {
         self.pmem.borrow().read(pmem, offset, target)
     }
 
+    fn pmem_read_once(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno> {
+        self.pmem.borrow().read_once(pmem, offset, target)
+    }
+
     fn pmem_expect(&self, pmem: PmemId, offset: u64, bytes: usize) {
         self.pmem.borrow().expect(pmem, offset, bytes);
     }

@@ -2,6 +2,7 @@
 //! system cannot give a page, whoever asks for it gets an error ([`bus`](super::bus)).
 
 use super::bus::{NONE_MISSED, Watch, page_bytes};
+use super::files::is_in_memory;
 use super::{check, last_errno};
 use crate::arena::Mapping;
 use crate::buf::{Buf, Region};
@@ -26,6 +27,8 @@ struct Mapped {
     missed: &'static AtomicUsize,
     /// None of memory that no file is behind.
     watch: Option<Arc<Watched>>,
+    /// What is not in memory is read from a disk.
+    is_cache: bool,
     /// Accesses that failed.
     failures: Cell<u64>,
     /// Keeps it mapped, as its loans do.
@@ -81,6 +84,7 @@ impl Pmem {
                     info,
                     missed: &NONE_MISSED,
                     watch: None,
+                    is_cache: false,
                     failures: Cell::default(),
                     region,
                 }
@@ -108,6 +112,23 @@ impl Pmem {
         })
     }
 
+    /// Reads the file itself, where there is one that can be read: a page that is touched once costs less there than to be mapped.
+    pub(super) fn read_once(&self, pmem: PmemId, offset: u64, target: &mut [u8]) -> Result<(), Errno> {
+        self.range(pmem, offset, target.len())?;
+        let mapped = self.open.get(pmem.0 as usize).and_then(Option::as_ref).ok_or(Errno::EBADF)?;
+        if mapped.missed.load(Relaxed) == 0
+            && let Some(watched) = &mapped.watch
+        {
+            let (start, len) = (target.as_mut_ptr(), target.len());
+            // SAFETY: the target is exclusive, live and `len` bytes long.
+            let read = unsafe { libc::syscall(libc::SYS_pread64, watched.watch.file(), start, len, offset) };
+            if read == len as i64 {
+                return Ok(());
+            }
+        }
+        self.read(pmem, offset, target)
+    }
+
     /// Touches these bytes; an error when the system could not give them.
     #[inline]
     fn watched(&self, pmem: PmemId, offset: u64, len: usize, touch: impl FnOnce()) -> Result<(), Errno> {
@@ -129,6 +150,9 @@ impl Pmem {
     }
 
     pub(super) fn fetch(&self, pmem: PmemId, offset: u64, bytes: u64) {
+        if !self.open.get(pmem.0 as usize).and_then(Option::as_ref).is_some_and(|mapped| mapped.is_cache) {
+            return;
+        }
         // What is mapped begins at a page.
         let first = offset - offset % page_bytes() as u64;
         let len = (offset - first).saturating_add(bytes) as usize;
@@ -235,13 +259,15 @@ fn map_file(path: &str, bytes: u64) -> Result<Mapped, Errno> {
         Ok(mapping) => (mapping, kept),
         Err(_) => (map(bytes, libc::MAP_SHARED, fd.as_raw_fd())?, libc::MAP_SHARED),
     };
+    let is_cache = flags != kept && !is_in_memory(fd.as_raw_fd()).unwrap_or(false);
     let (start, len) = (mapping.start(), bytes as usize);
     let watched = Arc::new(Watched { watch: Watch::new(start.as_ptr(), len, flags, fd), _mapping: mapping });
     // SAFETY: mapped until the Arc goes, and used by raw copies only.
     let region = unsafe { Region::from_raw(start, len, watched.clone()) };
     let info = PmemInfo { bytes, durable: flags == kept };
     let missed = watched.watch.missed();
-    Ok(Mapped { name: path.to_string(), start, info, missed, watch: Some(watched), failures: Cell::default(), region })
+    let (name, watch, failures) = (path.to_string(), Some(watched), Cell::default());
+    Ok(Mapped { name, start, info, missed, watch, is_cache, failures, region })
 }
 
 #[cfg(test)]
@@ -263,6 +289,9 @@ mod tests {
             assert_eq!(crcs[..], expected[..], "{offset}");
             let mut stored = vec![0; source.len()];
             pmem.read(id, offset, &mut stored).unwrap();
+            assert!(stored == source, "{offset}");
+            stored.fill(0);
+            pmem.read_once(id, offset, &mut stored).unwrap();
             assert!(stored == source, "{offset}");
         }
         let mut crcs = [0; 5];
@@ -290,11 +319,15 @@ mod tests {
         let (id, _) = pmem.open(path.to_str(), bytes).unwrap();
         let source = vec![7; bytes as usize];
         pmem.store(id, 0, &source).unwrap();
+        let mut once = [0; 2];
+        assert_eq!((pmem.read_once(id, 9 * PAGE - 1, &mut once), once), (Ok(()), [7; 2]));
+        assert_eq!(pmem.read_once(id, bytes - 1, &mut once), Err(Errno::EINVAL));
         let loan = pmem.loan(id, 10 * PAGE, PAGE as usize).unwrap();
         file.set_len(4 * PAGE).unwrap();
         let (mut page, mut crcs) = ([0; PAGE as usize], [0; 1]);
         for _ in 0..2 {
             assert_eq!(pmem.read(id, 4 * PAGE, &mut page), Err(Errno::EIO));
+            assert_eq!(pmem.read_once(id, 5 * PAGE, &mut page), Err(Errno::EIO));
             assert_eq!(pmem.store(id, 7 * PAGE - 1, &source[..2]), Err(Errno::EIO));
             assert_eq!(pmem.store_checked(id, 9 * PAGE, &source[..PAGE as usize], &mut crcs), Err(Errno::EIO));
             assert_eq!(pmem.read(id, 0, &mut vec![0; bytes as usize]), Err(Errno::EIO));

@@ -21,7 +21,7 @@ const FETCH_BYTES_MAX: u64 = 128 << 10;
 impl Scan<'_> {
     /// Reads inside the segment.
     fn load(&self, segment: &Segment, offset: u64, target: &mut [u8]) -> Result<(), LogError> {
-        self.driver(segment, |driver, pmem, start| driver.pmem_read(pmem, start + offset, target))
+        self.driver(segment, |driver, pmem, start| driver.pmem_read_once(pmem, start + offset, target))
             .map_err(|errno| self.io(segment, offset, Status::of_errno(errno, Op::Read)))
     }
 
@@ -98,15 +98,14 @@ impl Scan<'_> {
     /// cannot be read is none: the records themselves are read.
     fn summary_page(&mut self, segment: &Segment, at: u64, offset: u64, lsn: u64) -> Option<SummaryPage> {
         let mut bytes = [0; BLOCK_BYTES];
-        let (head, _) = bytes.split_first_chunk_mut()?;
-        self.load(segment, at, head).ok()?;
+        self.load(segment, at, &mut bytes).ok()?;
+        let head = bytes.first_chunk()?;
         let page = SummaryPage::peek(head)?;
         let ours = (page.sequence, page.epoch) == (segment.sequence, segment.epoch);
         let next = (page.first_lsn, page.start as u64 * UNIT as u64) == (lsn, offset);
         if !ours || !next || page.records == 0 || page.end as u64 * UNIT as u64 > at || lsn >= READ_NUMBER_MAX {
             return None;
         }
-        self.load(segment, at, &mut bytes).ok()?;
         self.headers.clear();
         SummaryPage::decode(self.salt, &mut bytes, &mut self.headers).then_some(page)
     }
@@ -148,7 +147,9 @@ impl Scan<'_> {
         let mut bytes = [0; HEADER_BYTES_MAX];
         self.load(segment, offset, &mut bytes[..UNIT])?;
         let Some(len) = record::peek_bytes(&bytes).filter(|len| *len as u64 <= room) else { return Ok(None) };
-        self.load(segment, offset + UNIT as u64, &mut bytes[UNIT..len])?;
+        if len > UNIT {
+            self.load(segment, offset + UNIT as u64, &mut bytes[UNIT..len])?;
+        }
         let header = match record::decode(&bytes[..len], self.salt) {
             Ok(header) if header.epoch == segment.epoch => header,
             Ok(_) | Err(NoRecord::Absent) => return Ok(None),

@@ -336,7 +336,7 @@ async fn read_headers(medium: &Medium, geometry: &LogGeometry) -> Result<Headers
             for place in places {
                 let mut bytes = [0; 64];
                 let at = first_byte + place as u64 * geometry.segment_bytes();
-                let read = reactor.driver().pmem_read(*pmem, at, &mut bytes);
+                let read = reactor.driver().pmem_read_once(*pmem, at, &mut bytes);
                 headers.note(geometry, place, read.map(|()| &bytes[..]).map_err(|e| Status::of_errno(e, Op::Read)))?;
             }
             continue;

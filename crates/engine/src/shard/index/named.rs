@@ -1,16 +1,18 @@
 //! Which record spoke last of whose an extent is.
 
+use reactor::Table;
+
 /// Per extent the number of that record, or zero. A table rather than a map: a replay may name every extent.
-pub(super) struct Named(Vec<u64>);
+pub(super) struct Named(Table<u64>);
 
 impl Named {
     pub(super) fn new(extents: u32) -> Named {
-        Named(vec![0; extents as usize])
+        Named(Table::zeroed(extents as usize))
     }
 
     /// More extents exist.
     pub(super) fn grow(&mut self, extents: u32) {
-        self.0.resize(extents as usize, 0);
+        self.0 = std::mem::replace(&mut self.0, Table::zeroed(0)).extended(extents as usize);
     }
 
     pub(super) fn insert(&mut self, extent: u32, lsn: u64) {
@@ -25,11 +27,11 @@ impl Named {
 
     /// The extents that any record was about.
     pub(super) fn extents(&self) -> impl Iterator<Item = u32> + '_ {
-        (0u32..).zip(&self.0).filter(|(_, lsn)| **lsn != 0).map(|(extent, _)| extent)
+        (0u32..).zip(&*self.0).filter(|(_, lsn)| **lsn != 0).map(|(extent, _)| extent)
     }
 
     /// Bytes of memory it takes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<u64>()
+        size_of_val(&*self.0)
     }
 }
