@@ -181,6 +181,11 @@ fn snapshots_go_through_files_into_other_pools() {
     std::fs::write(&copy, "a short text").unwrap();
     refused(&node, &["snapshot", "import", "x", "--pool", "hot", "-i", &copy], 1, "does not begin as a snapshot");
     refused(&node, &["snapshot", "verify", &copy], 9, "does not begin as a snapshot stream");
+    for (magic, way) in [(&b"\x28\xb5\x2f\xfd"[..], "'zstd -d'"), (&b"\x1f\x8b"[..], "'gzip -d'")] {
+        std::fs::write(&copy, [magic, &bytes[..4096]].concat()).unwrap();
+        refused(&node, &["snapshot", "import", "x", "--pool", "hot", "-i", &copy], 1, way);
+        refused(&node, &["snapshot", "verify", &copy], 9, way);
+    }
 }
 
 #[test]
@@ -208,6 +213,8 @@ fn what_an_import_has_made_goes_if_the_node_is_killed_before_its_end() {
     while volumes(&node) == 2 {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
+    refused(&node, &["volume", "show", "half"], 5, "it is being imported into pool 'hot'");
+    refused(&node, &["volume", "delete", "half"], 5, "it is being imported into pool 'hot'");
     node.kill();
     drop(writer);
     assert_ne!(import.join().unwrap().code, 0);

@@ -62,7 +62,8 @@ pub(super) fn import_refused(pool: &str, volume: &str, refuses: bool, error: Str
         }
         StreamError::Changed { since, .. } => {
             let next = format!(
-                "give up what was written since with --roll-back, or import into a clone: remuda volume clone {since} NAME"
+                "give up what was written since, by hosts or by an import that was cut off, with --roll-back; or import into a clone: remuda \
+                 volume clone {since} NAME"
             );
             (RefusalKind::Conflict, of_volume, next)
         }

@@ -214,8 +214,17 @@ impl Node {
     }
 
     pub(super) fn record(&self, name: &str) -> Result<&VolumeRecord, Refusal> {
-        let known = self.state.volumes.keys().chain(self.pool_volumes.keys()).map(String::as_str);
-        self.state.volumes.get(name).ok_or_else(|| Refusal::not_found("volume", name, known))
+        let missing = || match self.importing(name) {
+            Some(pool) => {
+                let cause = format!("it is being imported into pool '{pool}'");
+                Refusal::conflict(format!("volume '{name}'"), cause, "it is there when the import has ended")
+            }
+            None => {
+                let known = self.state.volumes.keys().chain(self.pool_volumes.keys()).map(String::as_str);
+                Refusal::not_found("volume", name, known)
+            }
+        };
+        self.state.volumes.get(name).ok_or_else(missing)
     }
 
     /// An open volume.

@@ -13,6 +13,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 8] = *b"RMDASNP1";
 const NO_STREAM: Malformed = Malformed("it does not begin as a snapshot stream does");
+/// What compressed files begin with, and what to do about them.
+const COMPRESSED: [(&[u8], Malformed); 4] = [
+    (&[0x28, 0xB5, 0x2F, 0xFD], Malformed("it is compressed; pipe it through 'zstd -d'")),
+    (&[0x1F, 0x8B], Malformed("it is compressed; pipe it through 'gzip -d'")),
+    (&[0xFD, b'7', b'z', b'X', b'Z', 0], Malformed("it is compressed; pipe it through 'xz -d'")),
+    (&[0x04, 0x22, 0x4D, 0x18], Malformed("it is compressed; pipe it through 'lz4 -d'")),
+];
+
+/// Why bytes that begin so are no stream.
+fn no_stream(bytes: &[u8]) -> Malformed {
+    let known = COMPRESSED.iter().find(|(magic, _)| bytes.starts_with(magic));
+    known.map_or(NO_STREAM, |(_, why)| *why)
+}
+
 /// Bytes of the header.
 pub(super) const HEADER_BYTES: usize = size_of::<RawHeader>();
 /// Bytes of a record without its payload.
@@ -142,7 +156,7 @@ impl Header {
     pub(super) fn cut(bytes: &[u8]) -> StreamError {
         match bytes.is_empty() || bytes.iter().zip(&MAGIC).all(|(byte, wanted)| byte == wanted) {
             true => StreamError::Cut { bytes: bytes.len() as u64 },
-            false => StreamError::Damaged { byte: 0, cause: NO_STREAM },
+            false => StreamError::Damaged { byte: 0, cause: no_stream(bytes) },
         }
     }
 
@@ -150,7 +164,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
         let raw = RawHeader::read_from_bytes(bytes).expect("the sizes are equal");
         if raw.magic != MAGIC {
-            return Err(NO_STREAM);
+            return Err(no_stream(bytes));
         }
         let zeroed = RawHeader { crc: U32::ZERO, ..raw };
         if crc32c(zeroed.as_bytes()) != raw.crc.get() {
