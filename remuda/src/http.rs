@@ -512,6 +512,9 @@ fn render_pools(out: &mut String, pools: &[PoolView]) {
         "Time that opening it took.",
         &open(|open| open.recovered_ns as f64 / 1e9),
     );
+    let scrubbed = |pool: &PoolView| pool.open.as_ref()?.scrub.ended_s.map(|seconds| seconds as f64);
+    let help = "When a scrub came to its end last, in seconds since 1970.";
+    family("remuda_pool_scrub_ended_timestamp_seconds", "gauge", help, &scrubbed);
     for (name, kind, help, value) in SHARD_SERIES {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for pool in pools {

@@ -2,6 +2,7 @@
 
 mod bench;
 mod cli;
+mod clock;
 mod config;
 mod console;
 mod demo;

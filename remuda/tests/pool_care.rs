@@ -4,6 +4,7 @@ use crate::common::pools::{DEVICES, NQN, POOL, bench, look, look_is_clean, look_
 use crate::common::{Node, Run, remuda};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 
@@ -258,7 +259,8 @@ fn a_scrub_names_the_volume_and_the_block_that_is_bad() {
     node.restart();
     let never = node.run(&["rpc", "pool.check_report", r#"{"name": "hot"}"#]);
     assert!(never.code == 4 && never.err.contains("it was not checked"), "{}", never.err);
-    assert!(node.run(&["pool", "show", "hot"]).out.contains("none since the pool was opened"));
+    let before = node.run(&["pool", "show", "hot"]);
+    assert!(before.out.contains(" done 20") && before.out.contains("nothing bad"), "{}", before.out);
     let run = node.run(&["--json", "pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
     assert_eq!(run.code, 9, "{}{}", run.out, run.err);
     let bad = run.json()["bad"].as_array().unwrap().clone();
@@ -283,6 +285,53 @@ fn a_scrub_names_the_volume_and_the_block_that_is_bad() {
     let fill = ["--rw", "write", "--fill", "--bs", "64k", "--range", "16MiB", "--time", "10ms", "--warmup", "0s"];
     assert_eq!(bench(&node, &fill).code, 0);
     node.json(&["pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
+}
+
+#[test]
+fn a_scrub_goes_on_after_a_restart_of_the_node_and_what_it_has_found_stays_known() {
+    let mut node = filled(POOL);
+    assert!(node.run(&["pool", "show", "hot"]).out.contains("none yet"));
+    // A second for each of its four extents.
+    node.ok(&["pool", "scrub", "hot", "--rate", "4MiB"]);
+    let status = |node: &Node| node.json(&["pool", "scrub", "hot", "--status"]);
+    let passed = |status: &Value| status["good_bytes"].as_u64().unwrap();
+    let began = Instant::now();
+    while passed(&status(&node)) < 4 << 20 {
+        assert!(began.elapsed().as_secs() < 60, "{}", status(&node));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(node.terminate(), Some(0), "{}", node.log());
+    let big = node.path("big.img");
+    let at = last_block(&read(&big)) * BLOCK;
+    patch(&big, |bytes| bytes[at + 7] ^= 0x10);
+    node.restart();
+    let found = status(&node);
+    assert!(found["state"] == json!("running") && passed(&found) >= 4 << 20, "{found}");
+    assert!(node.log().contains("scrub goes on"), "{}", node.log());
+    let ended = node.run(&["--json", "pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
+    assert_eq!(ended.code, 9, "{}", ended.err);
+    let ended = ended.json();
+    assert_eq!((&ended["corrupt_blocks"], passed(&ended)), (&json!(1), (16 << 20) - BLOCK as u64), "{ended}");
+    assert!(ended["ended_s"].as_u64().is_some(), "{ended}");
+    // Its end is noted by itself.
+    node.log_line("scrub ended");
+    node.kill();
+    node.restart();
+    let known = status(&node);
+    assert_eq!((&known["state"], &known["bad"]), (&json!("done"), &ended["bad"]), "{known}");
+    let metrics = crate::common::http_get(node.status()["metrics"].as_str().unwrap());
+    let at = format!("remuda_pool_scrub_ended_timestamp_seconds{{pool=\"hot\"}} {}\n", known["ended_s"]);
+    assert!(metrics.contains(&at), "{metrics}");
+    // One that was killed, and one that was stopped.
+    node.ok(&["pool", "scrub", "hot", "--rate", "1MiB"]);
+    node.kill();
+    node.restart();
+    let found = status(&node);
+    assert_eq!((&found["state"], &found["bad_before"]), (&json!("running"), &json!(1)), "{found}");
+    node.ok(&["pool", "scrub", "hot", "--stop"]);
+    node.kill();
+    node.restart();
+    assert_eq!(status(&node)["state"], json!("stopped"));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::log_device::LogDevice;
 use crate::meta::media::Media;
 use crate::meta::{self, Catalog, CatalogStore, Damage, DirtyJournal, Edit, Meta};
 use crate::meter::Metered;
-use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery, ShardTuning};
+use crate::shard::{Defect, ExtentOwner, Hurry, ScrubStatus, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, Below, LogTail};
 use crate::volume::{PoolVolume, Shown, VolumeIdentity};
@@ -756,7 +756,23 @@ impl Pool {
     /// How far it is and what it has found is in the status of the shards.
     pub async fn scrub(&self, reactor: &Rc<Reactor>, bytes_per_second: u64) {
         let rate = (bytes_per_second / self.shared.homes.len() as u64).max(1);
-        self.shared.on_shards(reactor, move |shard| async move { shard.begin_scrub(rate) }).await;
+        let under_way = self.shared.on_shards(reactor, |shard| async move { shard.is_in_scrub() }).await;
+        let goes_on = under_way.contains(&Some(true));
+        self.shared.on_shards(reactor, move |shard| async move { shard.begin_scrub(rate, goes_on) }).await;
+    }
+
+    /// How far scrubs of shards are, by their numbers, for [`adopt_scrub`](Self::adopt_scrub).
+    pub async fn scrub_notes(&self, reactor: &Rc<Reactor>) -> Vec<(u16, ScrubStatus)> {
+        let notes = self.shared.on_shards(reactor, |shard| async move { (shard.number(), shard.scrub_note()) });
+        notes.await.into_iter().flatten().collect()
+    }
+
+    /// Takes up how far scrubs of shards, by their numbers, were when the pool was in use last; what they had found counts as found.
+    pub async fn adopt_scrub(&self, reactor: &Rc<Reactor>, noted: Vec<(u16, ScrubStatus)>) {
+        for (number, status) in noted.into_iter().filter(|(number, _)| (*number as usize) < self.shared.homes.len()) {
+            let adopt = move |shard: Rc<Shard>| async move { shard.adopt_scrub(status) };
+            self.shared.on_shard(reactor, number, adopt).await;
+        }
     }
 
     /// Stops it; the next one goes on from there.

@@ -21,6 +21,8 @@ pub struct PoolStatus {
     pub capacity_bytes: u64,
     /// Bytes by which that has become larger since: [`Pool::grow`](crate::Pool::grow) takes them into use.
     pub unused_bytes: u64,
+    /// Why it would not.
+    pub unused_why: Option<String>,
     /// Bytes of the log device that it uses.
     pub log_bytes: u64,
     /// Whether what is in the log survives a power loss.

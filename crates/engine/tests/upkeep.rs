@@ -82,6 +82,75 @@ fn a_scrub_names_rotten_blocks_and_goes_on_where_it_was_stopped() {
 }
 
 #[test]
+fn a_scrub_that_was_noted_goes_on_when_the_pool_is_opened_again() {
+    let reactor = reactor();
+    let tank = Tank::new(&reactor, 48);
+    reactor.block_on(async move {
+        let pool = tank.open().await.unwrap();
+        let volume = pool.volume("v").unwrap();
+        // One block in each of eight extents; their bytes are their extents' numbers.
+        for extent in 0..8 {
+            tank.write(&volume, extent * 1024, 1 + extent as u8).await;
+        }
+        pool.settle(&tank.reactor).await.unwrap();
+        pool.close(&tank.reactor).await;
+        let is_full = |bytes: &[u8]| bytes.iter().all(|byte| *byte == bytes[0] && (1..=8).contains(byte));
+        let full = tank.capacity.image().into_iter().filter(|(_, bytes)| is_full(bytes));
+        full.for_each(|(block, _)| tank.capacity.flip(block, 0));
+        let pool = tank.open().await.unwrap();
+        let shards = async |pool: &Pool| -> Vec<(u16, ScrubStatus)> {
+            let status = pool.status(&tank.reactor).await;
+            status.shards.into_iter().map(|shard| (shard.number, shard.scrub)).collect()
+        };
+        let bad = |shards: &[(u16, ScrubStatus)]| shards.iter().map(|(_, scrub)| scrub.corrupt_blocks).sum::<u64>();
+        pool.scrub(&tank.reactor, u64::MAX).await;
+        while bad(&shards(&pool).await) < 3 {
+            assert!(shards(&pool).await.iter().any(|(_, scrub)| scrub.running), "{:?}", shards(&pool).await);
+            tank.reactor.yield_now().await;
+        }
+        pool.cancel_scrub(&tank.reactor).await;
+        let noted = shards(&pool).await;
+        let found = bad(&noted);
+        // (Sixteen extents in a row are on one shard: the other one has ended.)
+        let ended = |shards: &[(u16, ScrubStatus)]| shards.iter().map(|(_, scrub)| scrub.completed).collect::<Vec<_>>();
+        assert!((1..8).contains(&found) && ended(&noted) == [1, 0], "{noted:?}");
+        pool.close(&tank.reactor).await;
+
+        let pool = tank.open().await.unwrap();
+        assert_eq!(bad(&shards(&pool).await), 0);
+        pool.adopt_scrub(&tank.reactor, noted.clone()).await;
+        assert_eq!(shards(&pool).await, noted);
+        let before = (pool.status(&tank.reactor).await).shards.iter().map(|shard| shard.corrupt_blocks).sum::<u64>();
+        scrubbed(&tank, &pool).await;
+        let all = shards(&pool).await;
+        assert_eq!(ended(&all), [1, 1], "who has ended does not begin anew");
+        assert_eq!((bad(&all), all.iter().map(|(_, scrub)| scrub.bad.len()).sum::<usize>()), (8, 8));
+        let read = (pool.status(&tank.reactor).await).shards.iter().map(|shard| shard.corrupt_blocks).sum::<u64>();
+        // (What is bad is read once more before it counts.)
+        assert_eq!(read - before, 2 * (8 - found), "what was passed is not read again");
+        // What has begun since counts, and nothing that cannot be.
+        pool.adopt_scrub(&tank.reactor, noted.clone()).await;
+        assert_eq!(shards(&pool).await, all);
+        pool.close(&tank.reactor).await;
+
+        let pool = tank.open().await.unwrap();
+        let larger =
+            |(number, scrub): &(u16, ScrubStatus)| (*number, ScrubStatus { extents_total: 1 << 20, ..scrub.clone() });
+        pool.adopt_scrub(&tank.reactor, noted.iter().map(larger).chain([(99, ScrubStatus::default())]).collect()).await;
+        assert!(shards(&pool).await.iter().all(|(_, scrub)| *scrub == ScrubStatus::default()));
+        pool.adopt_scrub(&tank.reactor, all.clone()).await;
+        pool.scrub(&tank.reactor, 1).await;
+        let anew = shards(&pool).await;
+        assert_eq!(
+            anew.iter().map(|(_, scrub)| scrub.bad_before).sum::<u64>(),
+            8,
+            "of one that has ended it begins anew"
+        );
+        pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
 fn what_is_bad_in_a_row_is_one_range() {
     let reactor = reactor();
     let tank = Tank::new(&reactor, 48);

@@ -9,6 +9,7 @@ mod remains;
 use super::exit::Failure;
 use super::out_file::{Existing, OutFile, Readers, cannot_write};
 use super::{Context, output};
+use crate::clock::since_1970;
 use crate::config::Config;
 use crate::config::host_key::hide_keys;
 use crate::doctor;
@@ -83,7 +84,7 @@ pub fn bundle(context: &Context, file: Option<PathBuf>, config: Option<String>) 
     let file = OutFile::open(&path, Existing::Keep, Readers::Owner)?;
     let archive = Builder::new(GzEncoder::new(file, Compression::default()));
     let root = format!("remuda-debug-{stamp}");
-    let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = since_1970(now);
     let mut bundle = Bundle { archive, root, seconds, files: 0, missing: Vec::new() };
     let filled = bundle.fill(context, config).and_then(|()| bundle.archive.into_inner()?.finish());
     let file = filled.map_err(|error| cannot_write(&path, &error))?;

@@ -2,6 +2,7 @@
 
 use super::exit::{Exit, Failure};
 use super::{Context, output, poll, understood};
+use crate::clock::timestamp;
 use crate::node::pool_check::{CheckProgress, CheckView, Checked, Verdict, check_on};
 use crate::node::pool_view::PoolView;
 use crate::node::scrub_view::{BadHeaderView, ScrubState, ScrubView};
@@ -261,11 +262,16 @@ pub fn scrub_line(scrub: &ScrubView) -> String {
         }
         _ => bad,
     };
+    let ended = scrub.ended_s.map(timestamp);
+    let last = ended.as_ref().map_or(String::new(), |ended| format!("; the last one ended {ended}"));
     match scrub.state {
-        ScrubState::None => "none since the pool was opened".to_string(),
-        ScrubState::Running => format!("running, {share:.1} % passed, {read} good, {bad}"),
-        ScrubState::Stopped => format!("stopped at {share:.1} %, {read} good, {bad}"),
-        ScrubState::Done => format!("done, {read} good, {bad}"),
+        ScrubState::None => "none yet".to_string(),
+        ScrubState::Running => format!("running, {share:.1} % passed, {read} good, {bad}{last}"),
+        ScrubState::Stopped => format!("stopped at {share:.1} %, {read} good, {bad}{last}"),
+        ScrubState::Done => match ended {
+            Some(ended) => format!("done {ended}, {read} good, {bad}"),
+            None => format!("done, {read} good, {bad}"),
+        },
     }
 }
 
@@ -310,12 +316,8 @@ pub fn grow(context: &Context, name: &str) -> Result<(), Failure> {
         let (size, free) = (ByteSize(open.capacity_bytes), ByteSize(open.total.free_bytes));
         let mut text = format!("pool '{name}' has grown to {size}, {free} free");
         if open.unused_bytes >= UNUSED_TOLD {
-            text += &format!(
-                "\n{} of '{}' stay unused: the log device has no room for the index of more (make it larger and grow again), or the \
-                 pool is as large as its format allows",
-                ByteSize(open.unused_bytes),
-                pool.definition.capacity
-            );
+            let why = open.unused_why.as_deref().unwrap_or("they can be taken into use: grow it again");
+            text += &format!("\n{} of '{}' stay unused: {why}", ByteSize(open.unused_bytes), pool.definition.capacity);
         }
         text
     })

@@ -426,7 +426,13 @@ fn facts(pool: &PoolView) -> String {
                 ),
             ),
             ("space", format!("{free} free of {size} ({} of {} extents)", total.free_extents, total.extents)),
-            ("not used", format!("{}: remuda pool grow {}", ByteSize(open.unused_bytes), pool.name)),
+            (
+                "not used",
+                match &open.unused_why {
+                    Some(why) => format!("{}: {why}", ByteSize(open.unused_bytes)),
+                    None => format!("{}: remuda pool grow {}", ByteSize(open.unused_bytes), pool.name),
+                },
+            ),
             ("unusable extents", output::count(total.unusable_extents)),
             ("bands", bands(total)),
             ("gc debt", pool_written::debt(total)),

@@ -2,12 +2,12 @@
 
 use super::exit::Failure;
 use super::{Context, output, streams};
+use crate::clock::timestamp;
 use crate::node::view::{SnapshotView, VolumeView};
 use base::ByteSize;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
 
 #[derive(Subcommand)]
 pub enum SnapshotCommand {
@@ -124,18 +124,13 @@ Examples:
     },
 }
 
-/// When a snapshot was made, in UTC.
-fn time(created_s: u64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(created_s)).to_string()
-}
-
 fn table(all: &[SnapshotView]) -> String {
     let rows = all.iter().map(|snapshot| {
         vec![
             snapshot.name.clone(),
             snapshot.pool.clone(),
             ByteSize(snapshot.size).to_string(),
-            time(snapshot.created_s),
+            timestamp(snapshot.created_s),
             output::count(snapshot.users as u64),
             snapshot.exports.join(", "),
         ]

@@ -2,11 +2,12 @@
 
 use super::Finding;
 use super::view::View;
+use crate::clock::seconds_now;
 use crate::config::{Config, DeviceParams};
 use crate::{open_files, sys};
 use base::{ByteSize, Errno};
 use reactor::linux::LinuxDriver;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// A clock that takes longer to read costs more than the work that is measured with it.
 const CLOCK_SLOW_NS: u64 = 250;
@@ -182,7 +183,7 @@ fn clock(view: &View, read_ns: u64) -> Finding {
 }
 
 fn date(synchronised: Option<bool>) -> Finding {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let now = seconds_now();
     if now < CLOCK_MIN_S {
         return Finding::problem("date", "the machine's clock is years behind", "set it: timedatectl set-ntp true");
     }

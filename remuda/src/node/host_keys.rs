@@ -8,6 +8,7 @@ use super::export::HostKeySpec;
 use super::refusal::Refusal;
 use super::view::{HostKeyView, SubsystemView};
 use super::{Node, Origin};
+use crate::clock::{since_1970, timestamp};
 use crate::config::host_key::{HostKeyEntry, read_dhchap_key};
 use nvme::auth::{DhGroup, Hash, KeyPair, Policy, Secret};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -101,15 +102,6 @@ pub struct NewHostKeys {
 
 fn names<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str) -> Vec<String> {
     all.iter().map(|one| name(*one).to_string()).collect()
-}
-
-/// The time as answers show it, from seconds since 1970.
-pub(super) fn timestamp(seconds: u64) -> String {
-    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
-}
-
-pub(super) fn since_1970(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Reads the key files of one host.

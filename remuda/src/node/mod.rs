@@ -41,6 +41,7 @@ pub mod refusal;
 mod remote;
 mod reservations;
 pub mod scrub_view;
+mod scrubs;
 mod snapshots;
 pub mod state;
 pub mod stats;
@@ -124,6 +125,8 @@ pub struct Node {
     /// Parts out of their mirrors and parity devices that have been tried, by device and number.
     legs_out: BTreeMap<(String, usize), LegOut>,
     pools: BTreeMap<String, PoolSlot>,
+    /// When it was noted last how far the scrub of a pool is.
+    scrubs_noted: BTreeMap<String, Instant>,
     /// All open volumes, on devices and in pools.
     volumes: BTreeMap<String, Arc<StatsDevice>>,
     /// What holds volumes to their limits, for as long as they are open.
@@ -177,6 +180,7 @@ impl Node {
             devices: BTreeMap::new(),
             legs_out: BTreeMap::new(),
             pools: BTreeMap::new(),
+            scrubs_noted: BTreeMap::new(),
             volumes: BTreeMap::new(),
             limiters: BTreeMap::new(),
             pool_volumes: BTreeMap::new(),
@@ -388,6 +392,7 @@ impl Node {
         self.stop_forgetting().await;
         tokio::join!(self.transfers.stop(), self.exporter.drain());
         self.close_doors().await;
+        self.note_scrubs_at_end().await;
         self.close_pools().await;
         // A device is closed before those it stands on: deeper ones hold what it writes while it settles.
         let mut slots: Vec<(&String, &DeviceSlot)> = self.devices.iter().collect();

@@ -99,30 +99,34 @@ impl Node {
             let next = "use --stop to stop it";
             return Err(Refusal::invalid(object(name), "a scrub at a rate of nothing would not end", next));
         }
+        let pool = open.pool.clone();
         on_reactor_async(self.reactors.first(), move |reactor| async move {
-            open.pool.scrub(&reactor, bytes_per_second).await;
+            pool.scrub(&reactor, bytes_per_second).await;
         })
         .await?;
         tracing::info!(pool = name, bytes_per_second, "scrub begun");
+        self.note_scrub(name, &open, Some(bytes_per_second)).await;
         self.pool_scrub_status(name).await
     }
 
     /// Stops a scrub.
     pub async fn pool_scrub_stop(&mut self, name: &str) -> Result<ScrubView, Refusal> {
         let open = self.open_pool_of(name)?;
+        let pool = open.pool.clone();
         on_reactor_async(self.reactors.first(), move |reactor| async move {
-            open.pool.cancel_scrub(&reactor).await;
+            pool.cancel_scrub(&reactor).await;
         })
         .await?;
+        self.note_scrub(name, &open, None).await;
         self.pool_scrub_status(name).await
     }
 
     /// How far the scrub of a pool is, and what it has found.
     pub async fn pool_scrub_status(&self, name: &str) -> Result<ScrubView, Refusal> {
         let open = self.open_pool_of(name)?;
-        let pool = open.pool.clone();
         let status = self.status_of(&open).await;
         let status = status.ok_or_else(|| Refusal::failed(object(name), "it does not answer", "restart the node"))?;
-        Ok(ScrubView::of(&status, &pool))
+        let view = ScrubView::of(&status, &open.pool);
+        Ok(ScrubView { ended_s: self.scrub_ended_s(name, &open, view.state), ..view })
     }
 }

@@ -93,6 +93,9 @@ pub struct PoolNumbers {
     /// Bytes by which the capacity device has become larger; `pool grow` takes them into use.
     #[serde(default)]
     pub unused_bytes: u64,
+    /// Why it would not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused_why: Option<String>,
     /// Bytes of the log device in use by the pool.
     pub log_bytes: u64,
     /// What is acknowledged survives a power loss.
@@ -282,7 +285,7 @@ pub struct ShardNumbers {
     pub scrubbed_extents: u64,
     /// Bad blocks that it has found.
     pub scrub_bad_blocks: u64,
-    /// Scrubs that came to their end since the pool was opened.
+    /// Scrubs that came to their end.
     pub scrubs: u64,
     /// Why upkeep fails, while it does.
     pub trouble: Option<String>,
@@ -471,6 +474,7 @@ impl PoolNumbers {
             flattening: flattening.collect(),
             capacity_bytes: status.capacity_bytes,
             unused_bytes: status.unused_bytes,
+            unused_why: status.unused_why,
             log_bytes: status.log_bytes,
             log_durable: status.log_durable,
             recovered_records: recovery.records,

@@ -2,13 +2,14 @@
 //! (identity and size of those that are namespaces), to show them as not ready while their pool is not open.
 
 use super::absent::AbsentVolume;
-use super::pools::{pool_refused, seconds_now};
+use super::pools::pool_refused;
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
 use super::snapshots::is_snapshot;
 use super::state::{Origin, ShownVolume};
 use super::view::{DeletedView, VolumeView};
 use super::{NewSize, Node};
+use crate::clock::seconds_now;
 use crate::config::{POOL_VOLUME_BYTES_MAX as SIZE_MAX, PoolVolumeEntry, UNITS_HINT};
 use base::ByteSize;
 use bdev::BlockDevice;

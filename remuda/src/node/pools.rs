@@ -15,6 +15,7 @@ use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
 use super::{Node, OBJECTS_MAX};
+use crate::clock::seconds_now;
 use crate::config::forgetful::{KEEPS_NOTHING, forgotten, is_null, keeps_nothing};
 use crate::config::{DeviceDef, LogDef, PoolDef, VOLATILE_LOG};
 use crate::sys;
@@ -23,9 +24,11 @@ use bdev::BlockDevice;
 use engine::{
     Grounds, Holds, LogDevice, MetaError, OpenOptions, Pool, PoolDevices, PoolError, PoolStatus, Shape, SuperblockError,
 };
+use reactor::Reactor;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -107,10 +110,6 @@ impl OpenPool {
 
 pub(super) fn object(name: &str) -> String {
     format!("pool '{name}'")
-}
-
-pub(super) fn seconds_now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// What sort of refusal it is on these grounds.
@@ -262,7 +261,10 @@ impl Node {
         tracing::info!(pool = %name, volumes, records = recovery.records,
             milliseconds = recovery.elapsed_ns / 1_000_000, "pool open");
         let before = Arc::new(before);
-        Ok(OpenPool { pool, settling: Arc::default(), asked: Arc::default(), before, _lock: lock.map(Arc::new) })
+        let lock = lock.map(Arc::new);
+        let open = OpenPool { pool, settling: Arc::default(), asked: Arc::default(), before, _lock: lock };
+        self.go_on_scrubbing(&name, &open).await;
+        Ok(open)
     }
 
     /// The devices of a pool as the engine wants them. With `make`, a log in a file that is missing is made.
@@ -332,17 +334,26 @@ impl Node {
     }
 
     pub(super) async fn status_of(&self, open: &OpenPool) -> Option<PoolStatus> {
+        self.ask(open, async |pool, reactor| pool.status(reactor).await).await
+    }
+
+    /// What a pool answers, unless its reactor stands still.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        open: &OpenPool,
+        question: impl AsyncFnOnce(&Pool, &Rc<Reactor>) -> T + Send + 'static,
+    ) -> Option<T> {
         if open.asked.swap(true, Relaxed) {
             // It has not answered the last time yet.
             return None;
         }
         let (pool, asked) = (open.pool.clone(), open.asked.clone());
-        let status = on_reactor_async(self.reactors.first(), move |reactor| async move {
-            let status = pool.status(&reactor).await;
+        let answer = on_reactor_async(self.reactors.first(), move |reactor| async move {
+            let answer = question(&pool, &reactor).await;
             asked.store(false, Relaxed);
-            status
+            answer
         });
-        tokio::time::timeout(ANSWER_MAX, status).await.ok()?.ok()
+        tokio::time::timeout(ANSWER_MAX, answer).await.ok()?.ok()
     }
 
     async fn pool_view(&self, slot: &PoolSlot) -> PoolView {
@@ -366,6 +377,9 @@ impl Node {
         }
         if let Ok(open) = &slot.live {
             self.tell_written(slot, &open.before, &mut view);
+            if let Some(numbers) = &mut view.open {
+                numbers.scrub.ended_s = self.scrub_ended_s(&slot.def.name, open, numbers.scrub.state);
+            }
         }
         let Some(cached_on) = self.flash_cache_below(&slot.def.capacity) else { return view };
         view.reads_cached_on(cached_on);
@@ -642,6 +656,7 @@ impl Node {
         let destroying = pool_id.map(|pool_id| Destroying { pool: def.clone(), pool_id });
         let mut state = self.state.clone();
         state.pools.retain(|other| other.name != name);
+        state.scrubs.remove(name);
         state.destroying.extend(destroying.clone());
         self.remember(state)?;
         self.drop_volumes(name);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScrubState {
-    /// There was none since the pool was opened.
+    /// There was none.
     #[default]
     None,
     /// It is under way.
@@ -49,9 +49,12 @@ pub struct ScrubView {
     pub bad: Vec<BadRunView>,
     /// Bad blocks of 4 KiB that are not in that list.
     pub bad_left_off: u64,
-    /// Bad blocks of 4 KiB that the scrub before this one had found at its end, since the pool was opened.
+    /// Bad blocks of 4 KiB that the scrub before this one had found at its end.
     #[serde(default)]
     pub bad_before: u64,
+    /// When one came to its end the last time, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_s: Option<u64>,
 }
 
 /// Blocks of a volume that cannot be read.

@@ -2,10 +2,11 @@
 //! the pool's catalog knows it, and the node remembers nothing.
 
 use super::Node;
-use super::pools::{pool_refused, seconds_now};
+use super::pools::pool_refused;
 use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::view::{KinView, SnapshotView, VolumeView};
+use crate::clock::seconds_now;
 use crate::config::device::check_name;
 use engine::{Pool, PoolError, PoolVolume, SnapshotInfo};
 use reactor::Reactor;

@@ -11,6 +11,7 @@ use super::host_keys::HostKeys;
 use super::making::Making;
 use super::remote::RemoteRecord;
 use super::reservations::ReservationRecord;
+use super::scrubs::ScrubRecord;
 use super::tls_keys::TlsKeys;
 use crate::config::limit::{Limited, Rates};
 use crate::config::{DeviceDef, PoolDef};
@@ -239,6 +240,9 @@ pub struct State {
     /// Volumes that imports are making, and their pools; at a start, those that a node's end has left without their snapshot go.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub importing: BTreeMap<String, String>,
+    /// What is known of scrubs, by the name of the pool.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub scrubs: BTreeMap<String, ScrubRecord>,
     /// Volumes in pools that are namespaces, to be shown as not ready while their pool is not open.
     #[serde(default)]
     pub shown: BTreeMap<String, ShownVolume>,
@@ -286,6 +290,7 @@ impl Default for State {
             making: Vec::new(),
             destroying: Vec::new(),
             importing: BTreeMap::new(),
+            scrubs: BTreeMap::new(),
             shown: BTreeMap::new(),
             remotes: BTreeMap::new(),
             volumes: BTreeMap::new(),

@@ -2,10 +2,10 @@
 //! requests meanwhile, and holds what a stream uses: it is neither deleted nor changed until the stream has ended.
 
 use super::Node;
-use super::pools::seconds_now;
 use super::refusal::Refusal;
 use super::stream_refusal::import_refused;
 use super::view::{ChangeView, ChangesView, ExportView, ImportView};
+use crate::clock::seconds_now;
 use crate::config::device::check_name;
 use bdev::BlockDevice;
 use engine::{BLOCK_BYTES, ChangeKind, CheckName, ImportOptions, Imported, ShardStatus, StreamSink, StreamSource};

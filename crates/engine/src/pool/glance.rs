@@ -5,6 +5,7 @@ use super::flatten::FlattenStatus;
 use super::{Pool, PoolError, PoolLayout, volumes_max};
 use crate::forget::growth_mib;
 use crate::format::superblock::{Shape, Superblock};
+use crate::layout;
 use crate::shard::Shard;
 use crate::status::{PoolStatus, ShardStatus};
 use crate::units::BLOCK_BYTES;
@@ -69,6 +70,11 @@ impl Pool {
         let (volumes, snapshots) = self.volume_counts();
         let capacity_bytes = self.capacity_blocks.load(Relaxed) * BLOCK_BYTES as u64;
         let unused_bytes = self.capacity.info().bytes().saturating_sub(capacity_bytes);
+        let planned = |known: &Known| {
+            let capacity_blocks = self.capacity.info().bytes() / BLOCK_BYTES as u64;
+            layout::plan_grow(&known.superblock, self.log.blocks(), capacity_blocks).err()
+        };
+        let unused_why = known.as_ref().filter(|_| unused_bytes > 0).and_then(planned);
         let growth = |known: &Known| match lacks {
             0 => 0,
             lacks => growth_mib(&known.superblock, lacks) << 20,
@@ -85,6 +91,7 @@ impl Pool {
             layout: self.layout,
             capacity_bytes,
             unused_bytes,
+            unused_why: unused_why.map(|error| error.to_string()),
             log_bytes: self.log_blocks.load(Relaxed) * BLOCK_BYTES as u64,
             log_durable: self.shared.log_durable,
             volumes,

@@ -1,7 +1,8 @@
 //! Scrubbing: reading every block that has content, slowly and in the background, to find rot while there are backups.
 //!
 //! It goes through the extents of the shard in order. One that is freed meanwhile is passed over; one that is allocated
-//! behind it was just written. Before that, it reads the [headers of stripes](super::unspoken).
+//! behind it was just written. Before that, it reads the [headers of stripes](super::unspoken). That holds over an end of the pool's use,
+//! too: what was [noted](ScrubStatus) of a scrub is taken up when the pool is opened again.
 
 use super::Shard;
 use super::mend::Rotten;
@@ -10,6 +11,7 @@ use super::verify::{BadBlock, Verified};
 use crate::meta::Descriptor;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use reactor::sync::Notify;
+use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
@@ -20,7 +22,7 @@ pub const SCRUB_FINDINGS_MAX: usize = 256;
 const RUN_BLOCKS: u32 = 32;
 
 /// Blocks of a volume that a scrub could not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadRun {
     /// The volume's number.
     pub volume: u32,
@@ -34,8 +36,9 @@ pub struct BadRun {
     pub of: Option<u32>,
 }
 
-/// How far a scrub of a shard is, and what it has found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// How far a scrub of a shard is, and what it has found. Who keeps it can have it [taken up](crate::Pool::adopt_scrub) later.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ScrubStatus {
     /// It is under way.
     pub running: bool,
@@ -61,7 +64,7 @@ pub struct ScrubStatus {
     pub rewritten_blocks: u64,
     /// The first [`BAD_HEADERS_MAX`](super::BAD_HEADERS_MAX) of these headers.
     pub bad_headers: Vec<BadHeader>,
-    /// Scrubs that came to their end since the pool was opened.
+    /// Scrubs that came to their end.
     pub completed: u64,
     /// Blocks that the last of these found bad: what is known while another one is under way, or was stopped.
     pub bad_before: u64,
@@ -71,6 +74,8 @@ pub struct ScrubStatus {
 pub(super) struct Scrub {
     /// But for what there is of headers.
     status: RefCell<ScrubStatus>,
+    /// As it was before the extent that is being read.
+    before: RefCell<ScrubStatus>,
     headers: Headers,
     cancelled: Cell<bool>,
     bytes_per_second: Cell<u64>,
@@ -79,24 +84,46 @@ pub(super) struct Scrub {
 }
 
 impl Shard {
-    /// Begins a scrub, or goes on with one that was cancelled; of one that runs it changes the pace.
-    pub(crate) fn begin_scrub(self: &Rc<Self>, bytes_per_second: u64) {
+    /// Whether a scrub has begun and has not come to its end.
+    pub(crate) fn is_in_scrub(&self) -> bool {
+        let status = self.scrub.status.borrow();
+        status.running || status.extents_done < status.extents_total
+    }
+
+    /// Begins a scrub, or goes on with one that was cancelled; of one that runs it changes the pace. One that has ended stays so where
+    /// the pool's `goes_on`, in other shards.
+    pub(crate) fn begin_scrub(self: &Rc<Self>, bytes_per_second: u64, goes_on: bool) {
         let scrub = &self.scrub;
         scrub.bytes_per_second.set(bytes_per_second.max(1));
         scrub.cancelled.set(false);
         let mut status = scrub.status.borrow_mut();
-        if status.running {
+        let has_ended = status.extents_done == status.extents_total;
+        if status.running || (goes_on && has_ended && status.extents_total > 0) {
             return;
         }
-        if status.extents_done == status.extents_total {
+        if has_ended {
             let bad_before = status.corrupt_blocks + status.lost_blocks;
             *status = ScrubStatus { completed: status.completed, bad_before, ..ScrubStatus::default() };
             scrub.headers.reset();
         }
         status.running = true;
         status.extents_total = self.meta.extents();
+        *scrub.before.borrow_mut() = status.clone();
         drop(status);
         self.reactor.spawn(self.clone().run_scrub());
+    }
+
+    /// Takes up how far a scrub was, and what it had found, when the pool was in use last: the next one goes on from there. Nothing
+    /// is taken up where one has begun since.
+    pub(crate) fn adopt_scrub(&self, noted: ScrubStatus) {
+        let (scrub, extents) = (&self.scrub, self.meta.extents());
+        let is_whole = noted.extents_done <= noted.extents_total && noted.extents_total <= extents;
+        let mut status = scrub.status.borrow_mut();
+        if status.extents_total > 0 || !is_whole {
+            return;
+        }
+        scrub.headers.adopt(&noted);
+        *status = ScrubStatus { running: false, ..noted };
     }
 
     /// Stops a scrub; returns when it has.
@@ -110,6 +137,17 @@ impl Shard {
         let (good_headers, damaged_headers, rewritten_blocks, bad_headers) = self.scrub.headers.found();
         let status = self.scrub.status.borrow().clone();
         ScrubStatus { good_headers, damaged_headers, rewritten_blocks, bad_headers, ..status }
+    }
+
+    /// What is to be kept to be [taken up](Self::adopt_scrub): nothing of the extent that is being read, which is read again then.
+    pub(crate) fn scrub_note(&self) -> ScrubStatus {
+        let status = self.scrub_status();
+        if !status.running {
+            return status;
+        }
+        let ScrubStatus { extents_done, extents_total, good_blocks, corrupt_blocks, lost_blocks, bad, .. } =
+            self.scrub.before.borrow().clone();
+        ScrubStatus { extents_done, extents_total, good_blocks, corrupt_blocks, lost_blocks, bad, ..status }
     }
 
     async fn run_scrub(self: Rc<Self>) {
@@ -134,7 +172,7 @@ impl Shard {
     /// False when it was cancelled in the middle: the extent is read again then, so what it had found is dropped.
     async fn scrub_extent(self: &Rc<Self>, extent: u32) -> bool {
         let scrub = &self.scrub;
-        let before = scrub.status.borrow().clone();
+        *scrub.before.borrow_mut() = scrub.status.borrow().clone();
         for first in (0..EXTENT_BLOCKS).step_by(RUN_BLOCKS as usize) {
             let owner = self.meta.descriptor(extent);
             if owner.is_free() {
@@ -156,7 +194,7 @@ impl Shard {
             if scrub.cancelled.get() {
                 // What was healed is not found again.
                 let healed_blocks = scrub.status.borrow().healed_blocks;
-                *scrub.status.borrow_mut() = ScrubStatus { healed_blocks, ..before };
+                *scrub.status.borrow_mut() = ScrubStatus { healed_blocks, ..scrub.before.borrow().clone() };
                 return false;
             }
         }

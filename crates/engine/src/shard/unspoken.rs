@@ -9,11 +9,13 @@
 //! then is in nobody's use. That a header speaks for what is damaged itself helps nobody: such blocks stay, and count as corrupt.
 
 use super::mend::Settled;
+use super::scrub::ScrubStatus;
 use super::{Defect, Shard, add};
 use crate::bands::{BandAt, Bands, Unspoken};
 use crate::meta::Descriptor;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use bdev::Status;
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -24,7 +26,7 @@ pub const BAD_HEADERS_MAX: usize = 256;
 const UNSPOKEN_MAX: usize = 1 << 16;
 
 /// A stripe, or stripes that follow one another, whose header is damaged while blocks are in use there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadHeader {
     /// The band of the shard.
     pub band: u32,
@@ -81,6 +83,14 @@ impl Headers {
     /// The next scrub begins with the first band.
     pub(super) fn reset(&self) {
         self.0.take();
+    }
+
+    /// Takes up what was found of them when the pool was in use last. A scrub that goes on reads all of them again, since what none
+    /// of them speaks for is known in memory alone.
+    pub(super) fn adopt(&self, noted: &ScrubStatus) {
+        let total = (noted.damaged_headers, noted.rewritten_blocks);
+        let good = if noted.extents_done == noted.extents_total { noted.good_headers } else { 0 };
+        *self.0.borrow_mut() = State { good, bad: noted.bad_headers.clone(), total, ..State::default() };
     }
 
     /// Headers that were good, those that were not, blocks written anew, and the list.
@@ -184,12 +194,16 @@ impl Shard {
             Some(listed) => listed,
             None => {
                 let (band, first, in_one_version) = (what.band, bands.position(places.start), what.is_found);
-                let listed = (state.bad.len() < BAD_HEADERS_MAX).then_some(state.bad.len());
+                // One that was taken up is listed already.
+                let known = state.bad.iter().position(|bad| (bad.band, bad.first) == (band, first));
+                let listed = known.or((state.bad.len() < BAD_HEADERS_MAX).then_some(state.bad.len()));
                 *told = Some(listed);
-                state.total.0 += 1;
-                let header = BadHeader { band, first, blocks, in_use: 0, rewritten: 0, in_one_version };
-                state.bad.extend(listed.map(|_| header));
-                self.note_bad_header(bands.device_block(places.start), header);
+                if known.is_none() {
+                    state.total.0 += 1;
+                    let header = BadHeader { band, first, blocks, in_use: 0, rewritten: 0, in_one_version };
+                    state.bad.extend(listed.map(|_| header));
+                    self.note_bad_header(bands.device_block(places.start), header);
+                }
                 listed
             }
         };
