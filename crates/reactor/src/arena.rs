@@ -82,7 +82,8 @@ thread_local! {
 }
 
 /// Zeroed memory, less than a huge page, that shares huge pages with others of its thread: what is made at the same time is filled at
-/// the same time. Given back to the system on drop; its addresses, when all of their mapping have been.
+/// the same time. On drop the system may take it back, a huge page that others have parts of when it needs memory; its addresses go when
+/// all of their mapping have been dropped.
 pub(crate) struct Piece {
     mapping: Arc<Mapping>,
     first: usize,
@@ -120,5 +121,35 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped with this length; users of the memory hold this value alive.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_zeroes_of_their_own_whoever_goes_first() {
+        let fill = |piece: &Piece, byte: u8| {
+            // SAFETY: nobody else has the piece.
+            unsafe { std::slice::from_raw_parts_mut(piece.start().as_ptr(), piece.len).fill(byte) };
+        };
+        let holds = |piece: &Piece, byte: u8| {
+            // SAFETY: as above.
+            unsafe { std::slice::from_raw_parts(piece.start().as_ptr(), piece.len) }.iter().all(|found| *found == byte)
+        };
+        let mut pieces: Vec<(Piece, u8)> = Vec::new();
+        for number in 1..=60u8 {
+            // More than one mapping has room for.
+            let piece = Piece::zeroed(300_000 + number as usize * 20_000).unwrap();
+            assert!(holds(&piece, 0) && piece.len.is_multiple_of(PAGE_BYTES), "{number}");
+            fill(&piece, number);
+            pieces.push((piece, number));
+            if number % 3 == 0 {
+                drop(pieces.remove(pieces.len() / 2));
+            }
+            assert!(pieces.iter().all(|(piece, byte)| holds(piece, *byte)), "{number}");
+        }
+        std::thread::spawn(move || assert!(pieces.iter().all(|(piece, byte)| holds(piece, *byte)))).join().unwrap();
     }
 }

@@ -32,7 +32,7 @@ impl<T: FromZeros> Table<T> {
         let bytes = len.checked_mul(size_of::<T>()).expect("the size of a table is a number");
         // What would nearly fill the last huge page has all of it.
         let whole = bytes.next_multiple_of(HUGE_PAGE_BYTES);
-        let bytes = if bytes >= whole - HUGE_PAGE_BYTES / 4 { whole } else { bytes };
+        let bytes = if whole - bytes <= HUGE_PAGE_BYTES / 4 { whole } else { bytes };
         let (start, memory) = if bytes < MAPPED_BYTES_MIN {
             let small: *mut [T] = Box::into_raw(<[T]>::new_box_zeroed_with_elems(len).expect("memory for a table"));
             (NonNull::new(small.cast()).expect("memory is somewhere"), Memory::Allocated)

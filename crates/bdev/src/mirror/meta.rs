@@ -1,6 +1,7 @@
 //! What superblocks and bitmap pages say when a mirror is opened. Pure decisions are functions of superblocks, so that
 //! they can be tested without devices.
 
+use super::LegSet;
 use super::format::{BitmapPage, LegRecord, LegState, Superblock};
 use crate::slots::Slots;
 
@@ -17,8 +18,8 @@ pub(super) async fn read_page(slots: Slots<'_>, superblock: &Superblock, index: 
 pub(super) enum Disagreement {
     /// Two legs went on without each other; each has writes that the other lacks.
     SplitBrain(usize, usize),
-    /// A leg is absent that may have newer writes than all that are here.
-    MayBeStale(usize),
+    /// Legs are absent that may have newer writes than all that are here.
+    MayBeStale(LegSet),
     /// A leg belongs to another mirror, or elsewhere in this one.
     WrongLeg(usize),
     /// A leg holds nothing that tells what it is.
@@ -80,7 +81,10 @@ pub(super) fn decide(
             }
             None => {
                 if leg.state == LegState::InSync && !start_degraded {
-                    return Err(Disagreement::MayBeStale(index));
+                    let is_needed = |leg: &usize| {
+                        newest.legs[*leg].state == LegState::InSync && found.get(*leg).is_none_or(Option::is_none)
+                    };
+                    return Err(Disagreement::MayBeStale((0..newest.legs.len()).filter(is_needed).collect()));
                 }
                 leg.failed_generation = match leg.state {
                     LegState::InSync => decided.generation + 1,
@@ -248,7 +252,7 @@ mod tests {
     #[test]
     fn an_old_leg_alone_is_not_served_without_being_told_to() {
         let found = [None, superblock(1, 5, &[InSync, InSync])];
-        assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::MayBeStale(0)));
+        assert_eq!(decide(&found, &[false; 2], false, None), Err(Disagreement::MayBeStale([0].into_iter().collect())));
         assert_eq!(states(decide(&found, &[false; 2], true, None)), [Failed, InSync]);
         let found = [None, superblock(1, 5, &[Failed, InSync])];
         assert_eq!(states(decide(&found, &[false; 2], false, None)), [Failed, InSync]);
@@ -409,7 +413,10 @@ mod tests {
     #[test]
     fn a_blank_leg_gets_everything_and_a_foreign_one_is_refused() {
         let found = [superblock(0, 6, &[InSync, InSync]), None];
-        assert_eq!(decide(&found, &[false, true], false, None), Err(Disagreement::MayBeStale(1)));
+        assert_eq!(
+            decide(&found, &[false, true], false, None),
+            Err(Disagreement::MayBeStale([1].into_iter().collect()))
+        );
         let found = [superblock(0, 6, &[InSync, Failed]), None];
         assert_eq!(states(decide(&found, &[false, true], false, None)), [InSync, RecoveringFull]);
         let mut foreign = superblock(1, 6, &[InSync, InSync]);

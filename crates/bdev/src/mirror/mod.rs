@@ -563,8 +563,8 @@ fn closed(
 ) -> DeviceError {
     let device = name.to_string();
     let unfit = |leg: usize| seen[leg].unfit.as_ref();
-    if let Disagreement::MayBeStale(leg) = why
-        && let Some(Unfit { why, lacks_room }) = unfit(*leg)
+    if let Disagreement::MayBeStale(legs) = why
+        && let Some(Unfit { why, lacks_room }) = legs.iter().find_map(|leg| unfit(*leg))
     {
         let reason =
             format!("{why}, and what belongs there may have newer writes than the other legs; {}", without(name));
@@ -657,7 +657,8 @@ fn new_superblock(reactor: &Rc<Reactor>, legs: &[DeviceInfo], options: &MirrorOp
 /// The ways out when a leg is absent that may be needed.
 fn without(mirror: &str) -> String {
     format!(
-        "bring it back; or 'remuda device open {mirror} --degraded', or start_degraded = true in the configuration, to go on without it"
+        "bring back what is missing; or 'remuda device open {mirror} --degraded', or start_degraded = true in the configuration, to go on \
+         without it"
     )
 }
 
@@ -682,14 +683,10 @@ fn explain(
             name(a),
             name(b)
         ),
-        Disagreement::MayBeStale(leg) => {
-            let is_absent = |leg: &usize| legs.get(*leg).is_some_and(Option::is_none);
-            let absent: Vec<String> = (0..legs.len()).filter(is_absent).map(|leg| name(&leg)).collect();
-            let which = match is_absent(leg) && absent.len() > 1 {
-                true => format!("{} are absent and", absent.join(" and ")),
-                false => format!("{} is absent or wiped and", name(leg)),
-            };
-            format!("{which} may have newer writes than the others; {}", without(mirror))
+        Disagreement::MayBeStale(absent) => {
+            let (which, are) = (absent.iter().map(name).collect::<Vec<_>>(), if absent.len() > 1 { "are" } else { "is" });
+            let (which, ways) = (which.join(" and "), without(mirror));
+            format!("{which} {are} absent or wiped and may have newer writes than the others; {ways}")
         }
         Disagreement::WrongLeg(leg) => {
             format!("{} belongs to another mirror or another place; check the order of the legs", name(leg))

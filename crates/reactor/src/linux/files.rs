@@ -9,7 +9,6 @@ use base::Errno;
 use io_uring::{opcode, types};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -50,8 +49,7 @@ impl Files {
     }
 
     pub(super) fn open(&mut self, path: &str, options: &FileOptions) -> Result<(FileId, FileInfo), Errno> {
-        let is_new = options.create_bytes.is_some() && !Path::new(path).exists();
-        let (fd, direct) = open_descriptor(path, options)?;
+        let (fd, direct, is_new) = open_or_make(path, options)?;
         if options.lock {
             // SAFETY: plain system call on an owned descriptor.
             check(unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into())
@@ -323,11 +321,23 @@ fn perform(fd: RawFd, op: FileOp) -> (Result<usize, Errno>, SgList) {
     }
 }
 
+/// Opens `path`, making it if that is wanted; the flags say whether it bypasses the page cache, and whether it was made.
+fn open_or_make(path: &str, options: &FileOptions) -> Result<(OwnedFd, bool, bool), Errno> {
+    if options.create_bytes.is_some() {
+        match open_descriptor(path, options, libc::O_CREAT | libc::O_EXCL) {
+            Err(Errno::EEXIST) => {}
+            made => return made.map(|(fd, direct)| (fd, direct, true)),
+        }
+    }
+    // (What a link leads to may be missing still.)
+    let create = if options.create_bytes.is_some() { libc::O_CREAT } else { 0 };
+    open_descriptor(path, options, create).map(|(fd, direct)| (fd, direct, false))
+}
+
 /// Opens `path`; the flag says whether it bypasses the page cache.
-fn open_descriptor(path: &str, options: &FileOptions) -> Result<(OwnedFd, bool), Errno> {
+fn open_descriptor(path: &str, options: &FileOptions, create: i32) -> Result<(OwnedFd, bool), Errno> {
     let name = CString::new(path).map_err(|_| Errno::EINVAL)?;
     let access = if options.write { libc::O_RDWR } else { libc::O_RDONLY };
-    let create = if options.create_bytes.is_some() { libc::O_CREAT } else { 0 };
     let try_open = |extra: i32| {
         // SAFETY: a valid C string; the descriptor is checked before it is owned.
         let fd = unsafe { libc::open(name.as_ptr(), access | create | libc::O_CLOEXEC | extra, 0o600) };
@@ -371,8 +381,12 @@ fn describe(fd: RawFd, direct: bool) -> Result<FileInfo, Errno> {
     }
 }
 
-/// Whether a file is of a file system that has everything in memory.
+/// Whether it is a file, of a file system that has everything in memory.
 pub(super) fn is_in_memory(fd: RawFd) -> Result<bool, Errno> {
+    // What says so of a device is where its node lies.
+    if stat(fd)?.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Ok(false);
+    }
     // SAFETY: as in `stat`.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: fills a local.
