@@ -14,5 +14,6 @@ pub fn since_1970(time: SystemTime) -> u64 {
 
 /// A time as answers show it, in UTC.
 pub fn timestamp(seconds: u64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+    // Ten thousand years are as far as the notation goes.
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds.min(253_402_300_799))).to_string()
 }

@@ -25,7 +25,7 @@ const SEEK_EVERY: Duration = Duration::from_millis(100);
 /// How often files of the state directory that could not be written are tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// How often the node looks whether scrubs have ended.
-const NOTE_EVERY: Duration = Duration::from_secs(1);
+const SCRUB_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A second signal so soon after the first is the same one: a process group and its leader are often told both.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
@@ -215,8 +215,8 @@ async fn run(
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut retries = tokio::time::interval(RETRY_EVERY);
     retries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut notes = tokio::time::interval(NOTE_EVERY);
-    notes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut looks_at_scrubs = tokio::time::interval(SCRUB_LOOK_EVERY);
+    looks_at_scrubs.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let cause = {
         let serve_rpc = socket.serve(sender);
         tokio::pin!(serve_rpc);
@@ -244,7 +244,7 @@ async fn run(
                     audit.write_waiting();
                     node.audit_problem = audit.problem();
                 }
-                _ = notes.tick(), if node.is_scrubbing() => node.note_scrubs().await,
+                _ = looks_at_scrubs.tick(), if node.is_scrubbing() => node.note_scrubs().await,
                 Some(request) = node.next_kept() => node.keep_reservation(request),
                 Some(outcome) = joins.recv() => node.joined(outcome),
                 Some(landing) = landings.recv() => node.landed(landing).await,

@@ -361,6 +361,8 @@ fn a_pool_grows_with_its_capacity_device_while_it_is_used() {
 /// A pool with 16 MiB on the capacity device and something newer in its log, whose node was killed and whose log is gone.
 fn without_log(more: &str) -> Node {
     let mut node = filled(more);
+    node.json(&["pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
+    node.log_line("scrub ended");
     let write = ["--rw", "randwrite", "--range", "1MiB", "--time", "100ms", "--warmup", "0s"];
     assert_eq!(bench(&node, &write).code, 0);
     node.kill();
@@ -387,6 +389,8 @@ fn a_lost_log_is_given_up_and_what_was_in_it_is_an_error_until_it_is_written() {
     assert_eq!((&loss["bytes"], &loss["volumes"][0]["volume"]), (&json!(64 << 20), &json!("v")));
     let run = bench(&node, &["--rw", "randread", "--range", "1MiB", "--time", "100ms", "--warmup", "0s"]);
     assert_eq!(run.code, 1, "what may be stale is not read: {}", run.out);
+    let before = node.json(&["pool", "scrub", "hot", "--status"]);
+    assert_eq!(before["state"], json!("none"), "what was read before says nothing any more: {before}");
     let scrub = node.run(&["--json", "pool", "scrub", "hot", "--rate", "10GiB", "--wait"]);
     assert_eq!(scrub.code, 9, "{}", scrub.out);
     assert_eq!(scrub.json()["bad"][0]["lost"], json!(true), "{}", scrub.out);

@@ -438,7 +438,7 @@ pub fn plan_grow(current: &Superblock, new_log_blocks: u64, new_capacity_blocks:
     if (0..grown.shards).any(|shard| room(&grown, shard) == 0) {
         grown.capacity_blocks = grown.regions.iter().map(Region::end).max().expect("regions were added");
     }
-    grown.check().expect("a plan is sane");
+    grown.check().map_err(PlanError::GrownUp)?;
     Ok(grown)
 }
 

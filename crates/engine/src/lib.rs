@@ -61,7 +61,7 @@ pub use shard::heat::{Heat, PERCENT_MAX as REINSERTION_PERCENT_MAX};
 pub use shard::log_policy;
 pub use shard::{
     BAD_HEADERS_MAX, BadHeader, BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks, SCRUB_FINDINGS_MAX,
-    ScrubStatus, ShardRecovery, ShardTuning,
+    ScrubCourse, ScrubStand, ScrubStatus, ShardRecovery, ShardTuning,
 };
 pub use status::{BandStatus, CapacityStreams, LogStreams, PoolStatus, ShardStatus, WriteStreams};
 pub use stream::{

@@ -14,7 +14,9 @@ use crate::log_device::LogDevice;
 use crate::meta::media::Media;
 use crate::meta::{self, Catalog, CatalogStore, Damage, DirtyJournal, Edit, Meta};
 use crate::meter::Metered;
-use crate::shard::{Defect, ExtentOwner, Hurry, ScrubStatus, Shard, ShardParts, ShardRecovery, ShardTuning};
+use crate::shard::{
+    Defect, ExtentOwner, Hurry, ScrubCourse, ScrubStand, ScrubStatus, Shard, ShardParts, ShardRecovery, ShardTuning,
+};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, Below, LogTail};
 use crate::volume::{PoolVolume, Shown, VolumeIdentity};
@@ -123,6 +125,8 @@ pub(crate) struct PoolShared {
     /// The reactor of each shard.
     homes: Vec<usize>,
     log_durable: bool,
+    /// See [`Pool::epoch`].
+    epoch: u32,
     /// Of those who wait until what was deleted is gone.
     hurry: Hurry,
     /// What tests of the tests break on purpose.
@@ -538,6 +542,7 @@ impl Pool {
             control: reactor.index(),
             homes: (0..superblock.shards as usize).map(|shard| reactors[shard % reactors.len()]).collect(),
             log_durable: log.durable,
+            epoch,
             hurry: Hurry::default(),
             defect,
         });
@@ -666,6 +671,11 @@ impl Pool {
         self.shared.uuid
     }
 
+    /// The number of this opening: whoever opens the pool next, or gives up its log, counts on.
+    pub fn epoch(&self) -> u32 {
+        self.shared.epoch
+    }
+
     /// What opening it took.
     pub fn recovery(&self) -> PoolRecovery {
         self.recovery
@@ -756,15 +766,23 @@ impl Pool {
     /// How far it is and what it has found is in the status of the shards.
     pub async fn scrub(&self, reactor: &Rc<Reactor>, bytes_per_second: u64) {
         let rate = (bytes_per_second / self.shared.homes.len() as u64).max(1);
-        let under_way = self.shared.on_shards(reactor, |shard| async move { shard.is_in_scrub() }).await;
-        let goes_on = under_way.contains(&Some(true));
+        let stand = self.scrub_stand(reactor).await;
+        let goes_on = stand.is_some_and(|stand| matches!(stand.course, ScrubCourse::Stopped | ScrubCourse::Runs));
         self.shared.on_shards(reactor, move |shard| async move { shard.begin_scrub(rate, goes_on) }).await;
     }
 
-    /// How far scrubs of shards are, by their numbers, for [`adopt_scrub`](Self::adopt_scrub).
-    pub async fn scrub_notes(&self, reactor: &Rc<Reactor>) -> Vec<(u16, ScrubStatus)> {
+    /// Where a scrub stands; `None` of a pool that is closed.
+    pub async fn scrub_stand(&self, reactor: &Rc<Reactor>) -> Option<ScrubStand> {
+        let stands = self.shared.on_shards(reactor, |shard| async move { shard.scrub_stand() }).await;
+        let stands = stands.into_iter().collect::<Option<Vec<ScrubStand>>>()?;
+        let course = stands.iter().map(|stand| stand.course).max()?;
+        Some(ScrubStand { course, found: stands.iter().map(|stand| stand.found).sum() })
+    }
+
+    /// How far scrubs of shards are, by their numbers, for [`adopt_scrub`](Self::adopt_scrub); `None` of a pool that is closed.
+    pub async fn scrub_notes(&self, reactor: &Rc<Reactor>) -> Option<Vec<(u16, ScrubStatus)>> {
         let notes = self.shared.on_shards(reactor, |shard| async move { (shard.number(), shard.scrub_note()) });
-        notes.await.into_iter().flatten().collect()
+        notes.await.into_iter().collect()
     }
 
     /// Takes up how far scrubs of shards, by their numbers, were when the pool was in use last; what they had found counts as found.

@@ -1,6 +1,7 @@
 //! What a pool tells about itself.
 
 use crate::bands::Stream;
+use crate::layout::PlanError;
 use crate::meta::LostBlocks;
 use crate::pool::{FlattenStatus, PoolLayout, PoolRecovery};
 use crate::shard::{Defect, ScrubStatus, Shard};
@@ -22,7 +23,7 @@ pub struct PoolStatus {
     /// Bytes by which that has become larger since: [`Pool::grow`](crate::Pool::grow) takes them into use.
     pub unused_bytes: u64,
     /// Why it would not.
-    pub unused_why: Option<String>,
+    pub unused_why: Option<PlanError>,
     /// Bytes of the log device that it uses.
     pub log_bytes: u64,
     /// Whether what is in the log survives a power loss.

@@ -125,8 +125,8 @@ pub struct Node {
     /// Parts out of their mirrors and parity devices that have been tried, by device and number.
     legs_out: BTreeMap<(String, usize), LegOut>,
     pools: BTreeMap<String, PoolSlot>,
-    /// When it was noted last how far the scrub of a pool is.
-    scrubs_noted: BTreeMap<String, Instant>,
+    /// Scrubs whose course is to be noted, by pool.
+    scrubs: BTreeMap<String, scrubs::Followed>,
     /// All open volumes, on devices and in pools.
     volumes: BTreeMap<String, Arc<StatsDevice>>,
     /// What holds volumes to their limits, for as long as they are open.
@@ -180,7 +180,7 @@ impl Node {
             devices: BTreeMap::new(),
             legs_out: BTreeMap::new(),
             pools: BTreeMap::new(),
-            scrubs_noted: BTreeMap::new(),
+            scrubs: BTreeMap::new(),
             volumes: BTreeMap::new(),
             limiters: BTreeMap::new(),
             pool_volumes: BTreeMap::new(),

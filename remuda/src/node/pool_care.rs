@@ -105,19 +105,21 @@ impl Node {
         })
         .await?;
         tracing::info!(pool = name, bytes_per_second, "scrub begun");
-        self.note_scrub(name, &open, Some(bytes_per_second)).await;
+        self.follow_scrub(name, Some(bytes_per_second)).await;
         self.pool_scrub_status(name).await
     }
 
     /// Stops a scrub.
     pub async fn pool_scrub_stop(&mut self, name: &str) -> Result<ScrubView, Refusal> {
         let open = self.open_pool_of(name)?;
+        // One that has ended just now has ended.
+        self.note_scrubs().await;
         let pool = open.pool.clone();
         on_reactor_async(self.reactors.first(), move |reactor| async move {
             pool.cancel_scrub(&reactor).await;
         })
         .await?;
-        self.note_scrub(name, &open, None).await;
+        self.follow_scrub(name, None).await;
         self.pool_scrub_status(name).await
     }
 

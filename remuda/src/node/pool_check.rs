@@ -191,6 +191,9 @@ impl Node {
                 (None, None)
             }
         };
+        if options.repair {
+            self.distrust_scrub(name);
+        }
         let lacking = def.devices().into_iter().flat_map(|device| self.lacking_below(device)).collect();
         let run = self.pool_slot(name)?.check.clone();
         *run.lock().expect(UNPOISONED) = CheckRun { running: true, outcome: None };

@@ -372,6 +372,7 @@ impl Node {
             let UnfoundBlocks { volume, blocks, .. } = unfound;
             tracing::warn!(pool = name, volume, blocks, "blocks are not on the capacity device, and lost as well");
         }
+        self.distrust_scrub(name);
         self.redefine_pool(name, under_way.def)?;
         Ok(forgotten)
     }

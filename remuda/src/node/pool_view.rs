@@ -10,7 +10,7 @@ use super::view::FlashCacheView;
 use crate::config::{LogDef, PoolDef};
 use base::ByteSize;
 use bdev::BlockDevice;
-use engine::{EXTENT_BLOCKS, PoolLayout, PoolStatus, PoolVolume, Shape, ShardStatus};
+use engine::{EXTENT_BLOCKS, PlanError, PoolLayout, PoolStatus, PoolVolume, Shape, ShardStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -436,6 +436,17 @@ const REPLAY_BLOCK_NS: f64 = 500.0;
 /// Records from which on the time to open a pool says something about the rate of replay.
 const RATE_RECORDS_MIN: u64 = 1000;
 
+/// Why `pool grow` would not take what a device has become larger by, and what to do about it.
+fn unused_why(why: &PlanError, log: &LogDef) -> String {
+    match (why, log) {
+        (PlanError::IndexFull { .. }, LogDef::Pmem { path, .. }) => {
+            format!("{why}; '{path}' cannot be enlarged: that takes a new pool with a larger log")
+        }
+        (PlanError::IndexFull { .. }, LogDef::Device(_)) => format!("{why}; when that is larger: 'remuda pool grow'"),
+        _ => why.to_string(),
+    }
+}
+
 impl PoolNumbers {
     fn of(
         status: PoolStatus,
@@ -474,7 +485,7 @@ impl PoolNumbers {
             flattening: flattening.collect(),
             capacity_bytes: status.capacity_bytes,
             unused_bytes: status.unused_bytes,
-            unused_why: status.unused_why,
+            unused_why: status.unused_why.map(|why| unused_why(&why, log)),
             log_bytes: status.log_bytes,
             log_durable: status.log_durable,
             recovered_records: recovery.records,

@@ -80,7 +80,7 @@ impl PoolSlot {
 pub(super) struct OpenPool {
     pub(super) pool: Arc<Pool>,
     pub(super) settling: Arc<Mutex<Settling>>,
-    /// It has been asked for its status, and has not answered yet.
+    /// It has been asked something, and has not answered yet.
     asked: Arc<AtomicBool>,
     /// What the devices below it had counted when it was opened.
     before: Arc<Before>,
@@ -201,6 +201,7 @@ impl Node {
             }
             wanted.push((def, Origin::Runtime));
         }
+        self.state.scrubs.retain(|name, _| wanted.iter().any(|(def, _)| def.name == *name));
         for (def, origin) in wanted {
             let live = self.open_pool(&def, origin == Origin::Config).await;
             if let Err(refusal) = &live {
@@ -208,6 +209,7 @@ impl Node {
             }
             self.pools.insert(def.name.clone(), PoolSlot::new(def.clone(), origin, live));
             self.adopt_volumes(&def.name).await;
+            self.go_on_scrubbing(&def.name).await;
         }
     }
 
@@ -261,10 +263,7 @@ impl Node {
         tracing::info!(pool = %name, volumes, records = recovery.records,
             milliseconds = recovery.elapsed_ns / 1_000_000, "pool open");
         let before = Arc::new(before);
-        let lock = lock.map(Arc::new);
-        let open = OpenPool { pool, settling: Arc::default(), asked: Arc::default(), before, _lock: lock };
-        self.go_on_scrubbing(&name, &open).await;
-        Ok(open)
+        Ok(OpenPool { pool, settling: Arc::default(), asked: Arc::default(), before, _lock: lock.map(Arc::new) })
     }
 
     /// The devices of a pool as the engine wants them. With `make`, a log in a file that is missing is made.
@@ -586,6 +585,7 @@ impl Node {
         self.pools.get_mut(name).expect("it was there a moment ago").live = live;
         outcome?;
         self.adopt_volumes(name).await;
+        self.go_on_scrubbing(name).await;
         self.announce_pool(name).await
     }
 
@@ -661,6 +661,7 @@ impl Node {
         self.remember(state)?;
         self.drop_volumes(name);
         self.pools.remove(name);
+        self.scrubs.remove(name);
         if let Some(open) = open {
             self.close_pool(&open).await;
         }

@@ -11,7 +11,7 @@ use super::host_keys::HostKeys;
 use super::making::Making;
 use super::remote::RemoteRecord;
 use super::reservations::ReservationRecord;
-use super::scrubs::ScrubRecord;
+use super::scrubs::{ScrubRecord, read_records};
 use super::tls_keys::TlsKeys;
 use crate::config::limit::{Limited, Rates};
 use crate::config::{DeviceDef, PoolDef};
@@ -241,7 +241,7 @@ pub struct State {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub importing: BTreeMap<String, String>,
     /// What is known of scrubs, by the name of the pool.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "read_records")]
     pub scrubs: BTreeMap<String, ScrubRecord>,
     /// Volumes in pools that are namespaces, to be shown as not ready while their pool is not open.
     #[serde(default)]

@@ -91,7 +91,7 @@ impl Pool {
             layout: self.layout,
             capacity_bytes,
             unused_bytes,
-            unused_why: unused_why.map(|error| error.to_string()),
+            unused_why,
             log_bytes: self.log_blocks.load(Relaxed) * BLOCK_BYTES as u64,
             log_durable: self.shared.log_durable,
             volumes,

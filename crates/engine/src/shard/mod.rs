@@ -85,7 +85,7 @@ pub use open::ShardRecovery;
 pub(crate) use open::{ShardParts, fits};
 pub use pace::Marks;
 pub(crate) use patience::{PATIENCE_NS, TRIES_MIN};
-pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubStatus};
+pub use scrub::{BadRun, SCRUB_FINDINGS_MAX, ScrubCourse, ScrubStand, ScrubStatus};
 pub(crate) use slack::{Hurry, pause_ns};
 pub use unspoken::{BAD_HEADERS_MAX, BadHeader};
 pub(crate) use verify::BadBlock;

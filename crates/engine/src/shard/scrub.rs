@@ -22,7 +22,8 @@ pub const SCRUB_FINDINGS_MAX: usize = 256;
 const RUN_BLOCKS: u32 = 32;
 
 /// Blocks of a volume that a scrub could not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct BadRun {
     /// The volume's number.
     pub volume: u32,
@@ -70,6 +71,28 @@ pub struct ScrubStatus {
     pub bad_before: u64,
 }
 
+/// Where a scrub stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ScrubCourse {
+    /// There was none.
+    None,
+    /// It came to its end.
+    Ended,
+    /// It was stopped before its end.
+    Stopped,
+    /// It is under way.
+    Runs,
+}
+
+/// Where a scrub stands, and how much it has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubStand {
+    /// Of all shards, that of the one that has most to do.
+    pub course: ScrubCourse,
+    /// Blocks that were bad, healed or written anew, and headers that were damaged.
+    pub found: u64,
+}
+
 #[derive(Default)]
 pub(super) struct Scrub {
     /// But for what there is of headers.
@@ -84,14 +107,22 @@ pub(super) struct Scrub {
 }
 
 impl Shard {
-    /// Whether a scrub has begun and has not come to its end.
-    pub(crate) fn is_in_scrub(&self) -> bool {
+    /// Where its scrub stands.
+    pub(crate) fn scrub_stand(&self) -> ScrubStand {
         let status = self.scrub.status.borrow();
-        status.running || status.extents_done < status.extents_total
+        let (_, damaged_headers, rewritten_blocks) = self.scrub.headers.counts();
+        let course = match () {
+            () if status.running => ScrubCourse::Runs,
+            () if status.extents_total == 0 => ScrubCourse::None,
+            () if status.extents_done == status.extents_total => ScrubCourse::Ended,
+            () => ScrubCourse::Stopped,
+        };
+        let bad = status.corrupt_blocks + status.lost_blocks;
+        ScrubStand { course, found: bad + status.healed_blocks + damaged_headers + rewritten_blocks }
     }
 
-    /// Begins a scrub, or goes on with one that was cancelled; of one that runs it changes the pace. One that has ended stays so where
-    /// the pool's `goes_on`, in other shards.
+    /// Begins a scrub, or goes on with one that was cancelled; of one that runs it changes the pace. In a shard that has come to the end
+    /// of one that `goes_on` in others there is nothing to do.
     pub(crate) fn begin_scrub(self: &Rc<Self>, bytes_per_second: u64, goes_on: bool) {
         let scrub = &self.scrub;
         scrub.bytes_per_second.set(bytes_per_second.max(1));
@@ -134,7 +165,8 @@ impl Shard {
     }
 
     pub(crate) fn scrub_status(&self) -> ScrubStatus {
-        let (good_headers, damaged_headers, rewritten_blocks, bad_headers) = self.scrub.headers.found();
+        let (good_headers, damaged_headers, rewritten_blocks) = self.scrub.headers.counts();
+        let bad_headers = self.scrub.headers.bad();
         let status = self.scrub.status.borrow().clone();
         ScrubStatus { good_headers, damaged_headers, rewritten_blocks, bad_headers, ..status }
     }

@@ -26,7 +26,8 @@ pub const BAD_HEADERS_MAX: usize = 256;
 const UNSPOKEN_MAX: usize = 1 << 16;
 
 /// A stripe, or stripes that follow one another, whose header is damaged while blocks are in use there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct BadHeader {
     /// The band of the shard.
     pub band: u32,
@@ -93,10 +94,15 @@ impl Headers {
         *self.0.borrow_mut() = State { good, bad: noted.bad_headers.clone(), total, ..State::default() };
     }
 
-    /// Headers that were good, those that were not, blocks written anew, and the list.
-    pub(super) fn found(&self) -> (u64, u64, u64, Vec<BadHeader>) {
+    /// Headers that were good, those that were not, and blocks written anew.
+    pub(super) fn counts(&self) -> (u64, u64, u64) {
         let state = self.0.borrow();
-        (state.good, state.total.0, state.total.1, state.bad.clone())
+        (state.good, state.total.0, state.total.1)
+    }
+
+    /// The list.
+    pub(super) fn bad(&self) -> Vec<BadHeader> {
+        self.0.borrow().bad.clone()
     }
 }
 
@@ -195,7 +201,8 @@ impl Shard {
             None => {
                 let (band, first, in_one_version) = (what.band, bands.position(places.start), what.is_found);
                 // One that was taken up is listed already.
-                let known = state.bad.iter().position(|bad| (bad.band, bad.first) == (band, first));
+                let is_it = |bad: &BadHeader| (bad.band, bad.first, bad.blocks) == (band, first, blocks);
+                let known = state.bad.iter().position(is_it);
                 let listed = known.or((state.bad.len() < BAD_HEADERS_MAX).then_some(state.bad.len()));
                 *told = Some(listed);
                 if known.is_none() {
