@@ -265,7 +265,12 @@ pub fn scrub_line(scrub: &ScrubView) -> String {
     let ended = scrub.ended_s.map(timestamp);
     let last = ended.as_ref().map_or(String::new(), |ended| format!("; the last one ended {ended}"));
     match scrub.state {
-        ScrubState::None => "none yet".to_string(),
+        ScrubState::None => match ended {
+            Some(ended) => {
+                format!("the last one ended {ended}; the pool was opened elsewhere, or something of it given up, since")
+            }
+            None => "none yet".to_string(),
+        },
         ScrubState::Running => format!("running, {share:.1} % passed, {read} good, {bad}{last}"),
         ScrubState::Stopped => format!("stopped at {share:.1} %, {read} good, {bad}{last}"),
         ScrubState::Done => match ended {
