@@ -1,6 +1,6 @@
 //! A scrub of a pool as commands show it: how far it is, and what it has found.
 
-use engine::{BadHeader, BadRun, Pool, PoolStatus};
+use engine::{BadHeader, BadRun, Pool, PoolStatus, ScrubCourse};
 use serde::{Deserialize, Serialize};
 
 /// How far the scrub of a pool is.
@@ -117,9 +117,8 @@ impl ScrubView {
         // Who has been deleted shows nothing to anybody.
         let is_told = |bad: &&BadRun| bad.of.is_none() || named(bad.volume).is_some();
         let mut view = ScrubView::default();
-        let (mut running, mut listed) = (false, 0);
+        let mut listed = 0;
         for (number, scrub) in status.shards.iter().map(|shard| (shard.number, &shard.scrub)) {
-            running |= scrub.running;
             view.extents_done += scrub.extents_done as u64;
             view.extents_total += scrub.extents_total as u64;
             view.good_bytes += scrub.good_blocks * engine::BLOCK_BYTES as u64;
@@ -136,11 +135,11 @@ impl ScrubView {
         }
         view.bad.sort_by(|one, other| (&one.volume, one.lba).cmp(&(&other.volume, other.lba)));
         view.bad_left_off = (view.corrupt_blocks + view.lost_blocks).saturating_sub(listed);
-        view.state = match () {
-            () if running => ScrubState::Running,
-            () if view.extents_total == 0 => ScrubState::None,
-            () if view.extents_done == view.extents_total => ScrubState::Done,
-            () => ScrubState::Stopped,
+        view.state = match status.shards.iter().map(|shard| shard.scrub.course()).max() {
+            Some(ScrubCourse::Runs) => ScrubState::Running,
+            Some(ScrubCourse::Stopped) => ScrubState::Stopped,
+            Some(ScrubCourse::Ended) => ScrubState::Done,
+            Some(ScrubCourse::None) | None => ScrubState::None,
         };
         view
     }

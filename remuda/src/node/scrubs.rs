@@ -11,6 +11,7 @@
 use super::Node;
 use super::pools::OpenPool;
 use super::reactors::on_reactor_async;
+use super::refusal::Refusal;
 use super::scrub_view::ScrubState;
 use crate::clock::seconds_now;
 use engine::{ScrubCourse, ScrubStatus};
@@ -111,17 +112,14 @@ impl Node {
         };
         let stand = self.ask(&open, async |pool, reactor| pool.scrub_stand(reactor).await).await;
         let Some(stand) = stand.flatten() else { return };
-        let Some(followed) = self.scrubs.get_mut(name) else { return };
-        let runs = stand.course == ScrubCourse::Runs;
-        match stand.course {
-            ScrubCourse::None => _ = self.scrubs.remove(name),
-            ScrubCourse::Ended if followed.bytes_per_second.is_some() && followed.ended_s.is_none() => {
-                followed.ended_s = Some(seconds_now());
-                followed.tried = None;
-            }
-            _ => {}
+        if stand.course == ScrubCourse::None {
+            self.scrubs.remove(name);
         }
         let Some(followed) = self.scrubs.get_mut(name) else { return };
+        let (runs, has_ended) = (stand.course == ScrubCourse::Runs, stand.course == ScrubCourse::Ended);
+        if has_ended && followed.bytes_per_second.is_some() && followed.ended_s.is_none() {
+            (followed.ended_s, followed.tried) = (Some(seconds_now()), None);
+        }
         // Nobody has stopped it but the end of its pool.
         let is_closing = stand.course == ScrubCourse::Stopped && followed.bytes_per_second.is_some();
         if is_closing || !followed.is_due(stand.found) {
@@ -151,7 +149,7 @@ impl Node {
         bytes_per_second: Option<u64>,
         ended_s: Option<u64>,
         mut shards: Vec<(u16, ScrubStatus)>,
-    ) -> Result<(), super::refusal::Refusal> {
+    ) -> Result<(), Refusal> {
         let share = FINDINGS_NOTED.div_ceil(shards.len().max(1));
         for (_, scrub) in &mut shards {
             scrub.bad.truncate(share);

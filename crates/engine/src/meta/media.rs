@@ -221,15 +221,16 @@ impl Media {
             let mut buf = self.buffer(blocks).await;
             buf.as_mut_slice()[..part.len()].copy_from_slice(part);
             buf.as_mut_slice()[part.len()..].fill(0);
-            self.write_part(at, blocks, buf, flags).await?;
+            self.write_part(at, buf, flags).await?;
             at += blocks as u64;
         }
         Ok(())
     }
 
-    async fn write_part(&self, at: u64, blocks: usize, buf: Buf, flags: Flags) -> Result<(), Status> {
+    async fn write_part(&self, at: u64, buf: Buf, flags: Flags) -> Result<(), Status> {
+        let bytes = buf.len() as u64;
         self.write_with(at, buf, flags).await?;
-        self.written.durable.set(self.written.durable.get() + (blocks * BLOCK_BYTES) as u64);
+        self.written.durable.set(self.written.durable.get() + bytes);
         // A device in memory answers at once.
         if self.reactor.is_turn_long() {
             self.reactor.yield_now().await;
@@ -293,7 +294,7 @@ impl Media {
         for at in (0..count).step_by(self.transfer_blocks) {
             let (first, blocks) = (block + at as u64, (count - at).min(self.transfer_blocks));
             let buf = self.read_version(first, 0, self.buffer(blocks).await).await?;
-            self.write_part(first, blocks, buf, Flags::FUA).await?;
+            self.write_part(first, buf, Flags::FUA).await?;
         }
         Ok(())
     }

@@ -71,7 +71,19 @@ pub struct ScrubStatus {
     pub bad_before: u64,
 }
 
-/// Where a scrub stands.
+impl ScrubStatus {
+    /// Where it stands.
+    pub fn course(&self) -> ScrubCourse {
+        match () {
+            () if self.running => ScrubCourse::Runs,
+            () if self.extents_total == 0 => ScrubCourse::None,
+            () if self.extents_done == self.extents_total => ScrubCourse::Ended,
+            () => ScrubCourse::Stopped,
+        }
+    }
+}
+
+/// Where a scrub stands; of several, the greatest is that of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ScrubCourse {
     /// There was none.
@@ -111,14 +123,8 @@ impl Shard {
     pub(crate) fn scrub_stand(&self) -> ScrubStand {
         let status = self.scrub.status.borrow();
         let (_, damaged_headers, rewritten_blocks) = self.scrub.headers.counts();
-        let course = match () {
-            () if status.running => ScrubCourse::Runs,
-            () if status.extents_total == 0 => ScrubCourse::None,
-            () if status.extents_done == status.extents_total => ScrubCourse::Ended,
-            () => ScrubCourse::Stopped,
-        };
         let bad = status.corrupt_blocks + status.lost_blocks;
-        ScrubStand { course, found: bad + status.healed_blocks + damaged_headers + rewritten_blocks }
+        ScrubStand { course: status.course(), found: bad + status.healed_blocks + damaged_headers + rewritten_blocks }
     }
 
     /// Begins a scrub, or goes on with one that was cancelled; of one that runs it changes the pace. In a shard that has come to the end
