@@ -350,13 +350,14 @@ fn render_paths(out: &mut String, devices: &[Gauge]) {
 /// Mirrors in use and their legs.
 fn render_mirrors(out: &mut String, devices: &[Gauge]) {
     type Series<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
-    const MIRRORS: [Series<MirrorView>; 4] = [
+    const MIRRORS: [Series<MirrorView>; 5] = [
         ("remuda_mirror_degraded", "gauge", "1 if a leg lacks data.", |mirror| mirror.degraded as u64),
         ("remuda_mirror_regions", "gauge", "Regions of a mirror.", |mirror| mirror.regions),
         ("remuda_mirror_dirty_regions", "gauge", "Regions whose legs may differ.", |mirror| mirror.dirty_regions),
         ("remuda_mirror_resync_left_regions", "gauge", "Regions still to be copied.", |mirror| {
             mirror.resync_left_regions
         }),
+        ("remuda_mirror_resync_bytes_per_second", "gauge", "Speed of copying.", |mirror| mirror.resync_bytes_per_s),
     ];
     const LEGS: [Series<LegView>; 3] = [
         ("remuda_mirror_leg_in_sync", "gauge", "1 if a leg has all data.", |leg| (leg.state == "in sync") as u64),

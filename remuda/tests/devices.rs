@@ -251,7 +251,13 @@ fn a_leg_that_failed_comes_back_by_command_and_one_with_writes_of_its_own_only_b
     let wrong = node.run(&["device", "rejoin", "pair", "b"]);
     assert_eq!(wrong.code, 2);
     assert!(wrong.err.contains("good, bad"), "{}", wrong.err);
+    // A region takes an hour at that rate, until there is none.
+    node.ok(&["device", "set", "pair", "resync_rate=300"]);
     node.ok(&["device", "rejoin", "pair", "bad"]);
+    works(&node);
+    assert_eq!(legs(&node.json(&["device", "show", "pair"])), ["in sync", "copying"]);
+    assert_eq!(node.run(&["device", "set", "pair", "devices=a"]).code, 2, "it is fixed");
+    node.ok(&["device", "set", "pair", "resync_rate=off"]);
     until(&node, "pair", is_whole);
     works(&node);
     assert_eq!(node.run(&["device", "rejoin", "pair", "bad"]).code, 5, "it is in use");

@@ -178,8 +178,12 @@ fn a_new_drive_takes_the_place_of_a_failed_one_in_a_running_node() {
     let text = node.run(&["device", "show", "array"]).out;
     assert!(text.contains(why), "{text}");
     refused(&node, &["device", "rejoin", "array", "d1"], 2, "d0, bad, d2");
+    // All of it would take days at that rate, until it gets another one.
+    node.ok(&["device", "set", "array", "rebuild_rate=1KiB"]);
     node.ok(&["device", "rejoin", "array", "bad"]);
     works(&node);
+    assert_eq!(states(&node), ["in sync", "rebuilding", "in sync"]);
+    node.ok(&["device", "set", "array", "rebuild_rate=1GiB"]);
     until_whole(&node);
     is_right(&node);
     let text = node.run(&["device", "show", "array"]).out;

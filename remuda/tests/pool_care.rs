@@ -382,7 +382,7 @@ fn a_lost_log_is_given_up_and_what_was_in_it_is_an_error_until_it_is_written() {
     assert!(listed.out.contains("closed") && listed.out.contains("forget-log"), "{}", listed.out);
     let (big, log) = (read(&node.path("big.img")), read(&node.path("log.img")));
     refused(&node, &["pool", "forget-log", "hot"], 2, "--yes-lose-data");
-    refused(&node, &["pool", "forget-log", "hot"], 2, "volume 'v': 1 ranges");
+    refused(&node, &["pool", "forget-log", "hot"], 2, "volume 'v': 1 range,");
     assert!(big == read(&node.path("big.img")) && log == read(&node.path("log.img")), "it only says what it would do");
     let loss = node.json(&["pool", "forget-log", "hot", "--yes-lose-data"]);
     assert_eq!((&loss["done"], &loss["ranges"], &loss["pool"]["state"]), (&json!(true), &json!(1), &json!("open")));

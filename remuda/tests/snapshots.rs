@@ -37,7 +37,7 @@ fn snapshots_are_made_exported_cloned_gone_back_to_and_deleted() {
     assert!((1..=64).contains(&errors), "it goes on although no write can succeed: {errors}");
     refused(&node, &["volume", "delete", "v@one"], 2, "remuda snapshot delete v@one");
     refused(&node, &["snapshot", "delete", "v@one"], 5, "hosts may use it");
-    refused(&node, &["snapshot", "rollback", "v@one"], 5, "hosts may use it");
+    refused(&node, &["snapshot", "rollback", "v@one"], 5, "has it mounted or open, --in-use");
     refused(&node, &["volume", "delete", "w"], 5, "it has snapshots: w@one");
     refused(&node, &["snapshot", "create", "v@one"], 5, "it exists already");
     refused(&node, &["snapshot", "create", "v"], 2, "no '@'");
@@ -52,7 +52,16 @@ fn snapshots_are_made_exported_cloned_gone_back_to_and_deleted() {
     assert_eq!((made[0]["users"].as_u64(), &made[0]["exports"]), (Some(2), &json!([format!("{NQN}/2")])));
     node.ok(&["subsystem", "remove-namespace", NQN, "2", "--force"]);
     node.ok(&["subsystem", "remove-namespace", NQN, "1", "--force"]);
-    node.ok(&["snapshot", "rollback", "v@one"]);
+    let text = node.run(&["snapshot", "rollback", "v@one", "w@one"]).out;
+    assert!(
+        text.contains("volume 'v' is now as 'v@one' is") && text.contains("volume 'w' is now as 'w@one'"),
+        "{text}"
+    );
+    refused(&node, &["snapshot", "rollback", "w@one", "w@one"], 2, "named twice");
+    node.ok(&["snapshot", "create", "w@two", "v@two"]);
+    refused(&node, &["snapshot", "delete", "w@two", "w@three"], 4, "no such object");
+    node.ok(&["snapshot", "delete", "w@two", "v@two"]);
+    assert_eq!(names(&node.json(&["snapshot", "list"])), ["v@one", "w@one"]);
     node.ok(&["volume", "delete", "w", "--snapshots"]);
     node.ok(&["volume", "delete", "v", "--snapshots"]);
     node.ok(&["volume", "delete", "c"]);

@@ -39,6 +39,7 @@ pub mod model_ssd;
 mod null;
 mod openings;
 mod overlay;
+mod pace;
 mod parity;
 mod part_name;
 mod part_size;

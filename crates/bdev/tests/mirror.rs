@@ -412,6 +412,7 @@ const DEGRADED: MirrorOptions = MirrorOptions {
     assume_clean: false,
     start_degraded: true,
     prefer: None,
+    resync_rate: 0,
     region_bytes: 0,
     leg_names: Vec::new(),
     regions_max: 0,

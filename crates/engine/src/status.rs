@@ -87,8 +87,6 @@ pub struct ShardStatus {
     pub user_read_bytes: u64,
     /// Of those, bytes that came from the log.
     pub log_hit_bytes: u64,
-    /// Of the bytes written, those that went past the log.
-    pub bypassed_bytes: u64,
     /// Bytes that flattening has written beside them: what volumes showed of others and is their own now.
     pub flattened_bytes: u64,
     /// Bytes written to both devices, by what they were. Those of the superblocks and of the catalog, which are all shards', count
@@ -164,6 +162,8 @@ pub struct LogStreams {
 pub struct CapacityStreams {
     /// What hosts and flattening wrote, and extents that moved away from places that refuse writes.
     pub data: u64,
+    /// What hosts wrote in order into places never written before, past the log.
+    pub bypassed: u64,
     /// What was still needed of bands that were collected.
     pub collected: u64,
     /// Headers of stripes, and padding.
@@ -186,7 +186,7 @@ impl LogStreams {
 impl CapacityStreams {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.data + self.collected + self.padding + self.index + self.shadow + self.metadata
+        self.data + self.bypassed + self.collected + self.padding + self.index + self.shadow + self.metadata
     }
 }
 
@@ -204,7 +204,8 @@ impl WriteStreams {
         let journal = if shard.is_broken(Defect::MiscountWrites) { 0 } else { shard.journal_bytes() };
         let Some(bands) = shard.meta().bands() else {
             let capacity = CapacityStreams {
-                data: counters.destaged_bytes.get() + counters.bypassed_bytes.get(),
+                data: counters.destaged_bytes.get(),
+                bypassed: counters.bypassed_bytes.get(),
                 index: meta.page_bytes,
                 metadata: meta.root_bytes + journal,
                 ..CapacityStreams::default()
@@ -221,6 +222,7 @@ impl WriteStreams {
                 shadow: shadow.page_bytes,
                 metadata: shadow.root_bytes + journal,
                 index: 0,
+                bypassed: 0,
             },
         }
     }
@@ -296,7 +298,6 @@ impl ShardStatus {
             user_write_bytes: counters.user_write_bytes.get(),
             user_read_bytes: counters.user_read_bytes.get(),
             log_hit_bytes: counters.log_hit_bytes.get(),
-            bypassed_bytes: counters.bypassed_bytes.get(),
             flattened_bytes: counters.flattened_bytes.get(),
             streams: WriteStreams::of(shard),
             bands: BandStatus::of(shard),

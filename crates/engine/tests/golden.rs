@@ -19,8 +19,8 @@ const ALL: CheckOptions = CheckOptions { payloads: true, data: true, repair: fal
 /// Sectors read at a time.
 const STEP: usize = 128;
 const PER_BLOCK: usize = 4096 / SECTOR;
-/// Damaged images of each kind.
-const ROUNDS: u64 = 50;
+/// Damaged images of each kind; one in two is repaired before it is opened.
+const ROUNDS: u64 = 80;
 /// Generation 1, which has neither summaries of mapped segments nor moves, generation 2, which has no snapshots, generation 3,
 /// which was the first with images of shaped pools and of a flash cache, generation 4, whose shaped pools have a shadow, and
 /// generation 5, where every device of several notes its openings, with a mirror.
@@ -443,10 +443,24 @@ fn flipped_bits_in_a_golden_image_are_errors_or_nothing() {
             }
             let stacks = [0; 2].map(|_| damaged.devices_of(&reactor, damaged.fork_disks()));
             let [Ok((checked, _)), Ok((opened, _))] = stacks else { continue };
+            // Each second one is opened after repairs.
+            let repair = round % 2 == 1;
             let inner = reactor.clone();
             reactor.block_on(async move {
-                drop(check(inner.clone(), checked).await);
-                let Ok(pool) = open(inner.clone(), opened).await else { return };
+                let found = check(inner.clone(), checked).await;
+                let is_sound = match repair {
+                    true => {
+                        let options = CheckOptions { repair, ..ALL };
+                        let report = Pool::check(&inner, &opened.capacity, Some(&opened.log), options).await.unwrap();
+                        report.is_sound()
+                    }
+                    false => false,
+                };
+                let opened = open(inner.clone(), opened).await;
+                let Ok(pool) = opened else {
+                    assert!(!is_sound, "{what} repaired, and does not open: {:?}; {found:?}", opened.err());
+                    return;
+                };
                 for (volume, content) in damaged.volumes.iter().enumerate() {
                     // Rot in the last record of a log is taken for a write that a crash has torn, when nobody has noted that
                     // it was written: later generations have.

@@ -179,6 +179,40 @@ fn rolling_back_is_what_the_snapshot_was_size_included() {
 }
 
 #[test]
+fn volumes_are_rolled_back_together_and_their_snapshots_deleted_together() {
+    everywhere(|mut tank, settles| async move {
+        for (name, blocks) in [("data", 3000), ("log", 500)] {
+            tank.pool.create_volume(&tank.reactor, name, blocks, 12, 0).await.unwrap();
+            tank.write(name, 5, 1).await;
+        }
+        tank.pool.snapshot(&tank.reactor, &[("data", "s"), ("log", "s")], 0).await.unwrap();
+        tank.volume("log").resize(&tank.reactor, 700).await.unwrap();
+        for name in ["data", "log"] {
+            tank.write(name, 5, 2).await;
+        }
+        for wrong in [&["data@s", "data@s"][..], &["data@s", "log@t"], &["data@s", "log"]] {
+            assert!(tank.pool.roll_back_all(&tank.reactor, wrong).await.is_err(), "{wrong:?}");
+            tank.expect("data", &[(5, 2)]).await;
+        }
+        tank.pool.roll_back_all(&tank.reactor, &["data@s", "log@s"]).await.unwrap();
+        assert_eq!(tank.volume("log").info().blocks, 500);
+        for _ in 0..2 {
+            tank.expect("data", &[(5, 1)]).await;
+            tank.expect("log", &[(5, 1)]).await;
+            tank.reopen(settles).await;
+        }
+        for wrong in [&["data@s", "data@s"][..], &["data@s", "log@t"], &["data@s", "log"]] {
+            assert!(tank.pool.delete_snapshots(&tank.reactor, wrong).await.is_err(), "{wrong:?}");
+        }
+        tank.expect("data@s", &[(5, 1)]).await;
+        tank.pool.delete_snapshots(&tank.reactor, &["data@s", "log@s"]).await.unwrap();
+        assert!(tank.pool.volume("data@s").is_none() && tank.pool.volume("log@s").is_none());
+        tank.expect("log", &[(5, 1)]).await;
+        tank.pool.close(&tank.reactor).await;
+    });
+}
+
+#[test]
 fn what_a_volume_is_cut_off_from_its_snapshot_stays_away() {
     everywhere(|mut tank, settles| async move {
         tank.pool.create_volume(&tank.reactor, "v", 3000, 12, 0).await.unwrap();

@@ -1,4 +1,4 @@
-//! Thousands of snapshots: what is done for one of them does not grow with their number. Counted in bytes of the catalog that are
+//! Thousands of snapshots, and of volumes: what is done for one of them does not grow with their number. Counted in bytes of the catalog that are
 //! written, and not in time.
 
 use crate::common::*;
@@ -169,6 +169,60 @@ fn a_snapshot_costs_the_same_whether_there_are_few_or_thousands() {
             let info = tank.pool.snapshot_infos(&there, vec!["v@s00000".into(), "v@none".into()]).await.unwrap();
             assert_eq!((info.len(), info[0].created_s, info[0].users), (1, 0, 1));
             assert_eq!((tank.read("v", 0).await, tank.read("v@s02999", 0).await), (1, 1));
+            tank.reopen().await;
+        }
+        tank.pool.close(&there).await;
+    });
+}
+
+#[test]
+fn a_volume_costs_the_same_whether_there_are_few_or_thousands() {
+    const VOLUMES: u64 = 3_000;
+    let reactor = reactor();
+    let there = reactor.clone();
+    reactor.block_on(async move {
+        let mut tank = Tank::new(&there, 4_096).await;
+        let name = |number: u64| format!("v{number:04}");
+        let mut costs = [0; 2];
+        for (numbers, cost) in [(0..500, true), (500..VOLUMES - 500, false), (VOLUMES - 500..VOLUMES, true)] {
+            let count = numbers.end - numbers.start;
+            for number in numbers {
+                tank.pool.create_volume(&there, &name(number), 4096, 12, 0).await.unwrap();
+            }
+            let bytes = tank.counting.take() / count;
+            if cost {
+                costs = [costs[1], bytes];
+            }
+        }
+        let [few, many] = costs;
+        assert!(few <= 2 * 12 * BLOCK && many <= 2 * 2 * 4 * BLOCK, "{few} and {many} bytes of the catalog each");
+        // Some are written to, one of them is made larger.
+        let written: Vec<u64> = (0..VOLUMES).step_by(97).collect();
+        for number in &written {
+            tank.write(&name(*number), number % 4096, (number % 250) as u8 + 1).await;
+        }
+        tank.pool.volume("v2999").unwrap().resize(&there, 8192).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(tank.pool.volume_counts(), (VOLUMES as usize, 0));
+            assert_eq!(tank.pool.volume("v2999").unwrap().info().blocks, 8192);
+            for number in &written {
+                assert_eq!(tank.read(&name(*number), number % 4096).await, (number % 250) as u8 + 1);
+            }
+            tank.reopen().await;
+        }
+        // One goes as it came, with all others there; then most do.
+        tank.counting.take();
+        tank.pool.delete_volume(&there, &name(1500)).await.unwrap();
+        let one = tank.counting.take();
+        assert!(one <= 2 * 2 * (VOLUMES * 256), "{one} bytes of the catalog for one that goes");
+        for number in (0..VOLUMES).filter(|number| number % 97 != 0 && *number != 1500) {
+            tank.pool.delete_volume(&there, &name(number)).await.unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(tank.pool.volume_counts(), (written.len(), 0));
+            assert_eq!(tank.read(&name(97), 97).await, 98);
+            let audit = tank.pool.audit(&there).await.unwrap();
+            assert_eq!(audit.problems, Vec::<String>::new());
             tank.reopen().await;
         }
         tank.pool.close(&there).await;

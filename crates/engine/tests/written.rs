@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use base::Rng;
-use bdev::{BlockDevice, Op, StatsDevice, Status};
+use bdev::{BlockDevice, Io, Lba, Op, StatsDevice, Status};
 use engine::{CreateOptions, LogDevice, Pool, PoolDevices, WriteStreams};
 use reactor::Reactor;
 use std::rc::Rc;
@@ -25,6 +25,7 @@ async fn told(pool: &Pool, reactor: &Rc<Reactor>) -> (WriteStreams, u64) {
         sum.log.index += log.index;
         sum.log.metadata += log.metadata;
         sum.capacity.data += capacity.data;
+        sum.capacity.bypassed += capacity.bypassed;
         sum.capacity.collected += capacity.collected;
         sum.capacity.padding += capacity.padding;
         sum.capacity.index += capacity.index;
@@ -78,6 +79,46 @@ fn the_streams_of_a_hot_pool_add_up_to_what_its_devices_got() {
         assert_eq!((log.index, log.reinserted, capacity.collected, capacity.padding, capacity.shadow), (0, 0, 0, 0, 0));
         assert!(capacity.data > 0 && capacity.index > 0 && capacity.metadata > 0, "{capacity:?}");
     }
+}
+
+#[test]
+fn large_writes_in_order_to_new_places_go_past_a_log_that_fills_up() {
+    const RUN: u32 = 16;
+    let reactor = reactor();
+    let there = reactor.clone();
+    reactor.block_on(async move {
+        let log = Arc::new(StatsDevice::new(mem("log", 4096, 8 << 20)));
+        let capacity = Arc::new(StatsDevice::new(mem("capacity", 4096, 96 << 20)));
+        let devices = PoolDevices { log: LogDevice::Block(log.clone()), capacity: capacity.clone() };
+        let (pool, volume) = pool_with_volume(&there, devices.clone(), 1, BLOCKS, 12).await;
+        let mut rng = Rng::new(5);
+        for _ in 0..4_000 {
+            assert_eq!(write(&there, &volume, rng.below(BLOCKS / 2), 1).await, Status::Ok);
+        }
+        let channel = volume.open_channel(&there).unwrap();
+        // A run of new places, and the same once more, which are new no longer.
+        for (round, value) in [2u8, 3].into_iter().enumerate() {
+            let before = told(&pool, &there).await.0;
+            for first in (BLOCKS / 2..BLOCKS).step_by(RUN as usize) {
+                let mut buf = there.pool().alloc(RUN as usize * 4096).await;
+                buf.as_mut_slice().fill(value);
+                assert_eq!(channel.submit(Io::write(Lba(first), RUN, one(buf))).await.status, Status::Ok);
+            }
+            let after = told(&pool, &there).await.0;
+            let bypassed = after.capacity.bypassed - before.capacity.bypassed;
+            let logged = after.log.data - before.log.data;
+            let all = BLOCKS / 2 * 4096;
+            assert_eq!(bypassed + logged, all, "{before:?} {after:?}");
+            assert!(if round == 0 { bypassed > all / 4 } else { bypassed == 0 }, "{before:?} {after:?}");
+        }
+        pool.close(&there).await;
+        let pool = open(there.clone(), devices).await.unwrap();
+        let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
+        for lba in BLOCKS / 2..BLOCKS {
+            assert_eq!(read(&there, &volume, lba).await, Ok(3), "block {lba}");
+        }
+        pool.close(&there).await;
+    });
 }
 
 #[test]

@@ -458,6 +458,7 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::ForgetOwn => Some(Defect::ForgetOwn),
         Mutation::FreezeEarly => Some(Defect::FreezeEarly),
         Mutation::FlattenHalf => Some(Defect::FlattenHalf),
+        Mutation::RollBackApart => Some(Defect::RollBackApart),
         Mutation::HideEarly => Some(Defect::HideEarly),
         Mutation::RestForGood => Some(Defect::RestForGood),
         Mutation::OneVersion => Some(Defect::OneVersion),

@@ -3,8 +3,9 @@
 //!
 //! Three things are held against what is read. Snapshots of the volumes that the work is done on are made while it is being
 //! done: each is judged as a read that began and ended with it, and must be the same whenever it is read again. Two volumes
-//! are written by turns, in order: in a snapshot of both, the second is never ahead of the first. Side volumes, which
-//! one task works with alone, are known exactly, and so is everything that is made of them.
+//! are written by turns, in order, and rolled back together: in a snapshot of both, and after a crash, the second is never
+//! ahead of the first. Side volumes, which one task works with alone, are known exactly, and so is everything that is made
+//! of them.
 
 use crate::Run;
 use crate::blocks::{Judge, Mix};
@@ -43,6 +44,8 @@ struct Stage {
     shots: RefCell<BTreeMap<String, Option<Values>>>,
     shots_made: Cell<u64>,
     turns: Cell<u64>,
+    /// Snapshots are being made, or gone back to: one of these at a time, since who finds a volume changed meanwhile is refused.
+    layering: Cell<bool>,
     pool: RefCell<Option<Arc<Pool>>>,
 }
 
@@ -72,6 +75,7 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         shots: RefCell::default(),
         shots_made: Cell::new(0),
         turns: Cell::new(1),
+        layering: Cell::new(false),
         pool: RefCell::default(),
     });
     let (opener, changer, closer) = (stage.clone(), stage.clone(), stage);
@@ -113,6 +117,8 @@ impl Stage {
     }
 
     async fn open(&self, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
+        // Whoever was at it went with its process.
+        self.layering.set(false);
         let plan = Plan { reactors: self.reactors.get(), ..self.plan };
         let rng = &mut self.judge.sim.rng();
         let devices = plan.devices(&reactor)?;
@@ -129,6 +135,7 @@ impl Stage {
                 made.map_err(|error| error.to_string())?;
             }
         }
+        self.compare_turns(&reactor, &pool, "").await;
         for name in self.shots.borrow().keys() {
             let is_there = (0..plan.volumes).all(|volume| pool.volume(&format!("v{volume}@{name}")).is_some());
             self.expect(is_there, || format!("after a crash snapshot {name} is missing"));
@@ -147,7 +154,8 @@ impl Stage {
         let side = reactor.spawn_join(side.work(reactor.clone(), rng.between(0, 30)));
         let (stage, there, turned) = (self.clone(), reactor.clone(), pool.clone());
         let turns = rng.below(60);
-        let turning = reactor.spawn_join(async move { stage.take_turns(&there, &turned, turns).await });
+        let turner = rng.fork();
+        let turning = reactor.spawn_join(async move { stage.take_turns(&there, &turned, turns, turner).await });
         for _ in 0..rng.below(8) {
             reactor.sleep_ns(rng.below(2_000_000)).await;
             match rng.below(8) {
@@ -173,6 +181,9 @@ impl Stage {
         if self.shots.borrow().len() >= SHOTS_MAX {
             return self.delete_shot(reactor, pool, rng).await;
         }
+        if self.layering.replace(true) {
+            return;
+        }
         let number = self.shots_made.replace(self.shots_made.get() + 1);
         let name = format!("w{number}");
         let cells = self.judge.oracle.borrow().cells();
@@ -181,6 +192,7 @@ impl Stage {
         let all = volumes.iter().map(String::as_str).chain(TURNS.map(|(name, _)| name));
         let wanted: Vec<(&str, &str)> = all.map(|volume| (volume, name.as_str())).collect();
         let made = pool.snapshot(reactor, &wanted, 0).await;
+        self.layering.set(false);
         if !self.is_alive() {
             return;
         }
@@ -308,8 +320,11 @@ impl Stage {
         }
     }
 
-    async fn take_turns(&self, reactor: &Rc<Reactor>, pool: &Pool, count: u64) {
+    async fn take_turns(&self, reactor: &Rc<Reactor>, pool: &Pool, count: u64, mut rng: Rng) {
         for _ in 0..count {
+            if rng.one_in(8) {
+                self.turn_back(reactor, pool, &mut rng).await;
+            }
             let turn = self.turns.replace(self.turns.get() + 1);
             for (name, block) in TURNS {
                 let Some(volume) = pool.volume(name) else { return };
@@ -327,19 +342,37 @@ impl Stage {
         }
     }
 
-    /// The second of the volumes that take turns is where the first is, or one turn behind. After a crash in the middle of
-    /// a turn the next one begins with the first again.
+    /// Rolls both volumes that take turns back to a snapshot, between two turns.
+    async fn turn_back(&self, reactor: &Rc<Reactor>, pool: &Pool, rng: &mut Rng) {
+        let names: Vec<String> = self.shots.borrow().keys().cloned().collect();
+        let Some(name) = names.get(rng.below(names.len().max(1) as u64) as usize) else { return };
+        if self.layering.replace(true) {
+            return;
+        }
+        let [first, second] = TURNS.map(|(volume, _)| format!("{volume}@{name}"));
+        let rolled = pool.roll_back_all(reactor, &[&first, &second]).await;
+        self.layering.set(false);
+        let is_there = self.shots.borrow().contains_key(name);
+        self.expect(rolled.is_ok() || !is_there, || format!("two volumes cannot be rolled back: {rolled:?}"));
+        self.compare_turns(reactor, pool, "").await;
+    }
+
+    /// The second of the volumes that take turns is where the first is, or one turn behind: in a snapshot or, without its name, now.
+    /// After a crash in the middle of a turn the next one begins with the first again.
     async fn compare_turns(&self, reactor: &Rc<Reactor>, pool: &Pool, name: &str) {
         let mut turns = Vec::new();
+        let of = |volume| if name.is_empty() { format!("{volume}") } else { format!("{volume}@{name}") };
         for (volume, block) in TURNS {
-            let Some(device) = pool.volume(&format!("{volume}@{name}")) else { return };
+            let Some(device) = pool.volume(&of(volume)) else { return };
             let Ok(found) = read_cells(reactor, &*device, block..block + 1, 4096).await else { return };
             turns.push(found[0].clone());
         }
         if let [Ok(first), Ok(second)] = turns.as_slice() {
-            self.expect(second <= first, || format!("snapshot {name} has turn {second} and only {first} before it"));
+            self.expect(second <= first, || {
+                format!("'{}' has turn {second} and '{}' only {first}", of(TURNS[1].0), of(TURNS[0].0))
+            });
         } else {
-            self.expect(false, || format!("snapshot {name} has turns {turns:?}"));
+            self.expect(false, || format!("'{}' and '{}' have turns {turns:?}", of(TURNS[0].0), of(TURNS[1].0)));
         }
     }
 

@@ -193,6 +193,7 @@ fn every_checker_catches_its_mutation() {
         ("pool-snapshots", Mutation::AbsorbExtents),
         ("pool-snapshots", Mutation::ForgetOwn),
         ("pool-snapshots", Mutation::FlattenHalf),
+        ("pool-snapshots", Mutation::RollBackApart),
         ("pool-streams", Mutation::FreezeEarly),
         ("pool-clones", Mutation::HideEarly),
         ("log-refusals", Mutation::RestForGood),

@@ -283,6 +283,8 @@ pub enum Mutation {
     FreezeEarly,
     /// A scenario's own defect: where the engine flattens a volume it leaves out every second block.
     FlattenHalf,
+    /// A scenario's own defect: the engine rolls volumes back one after the other that are to go together.
+    RollBackApart,
     /// A scenario's own defect: an extent of the engine hides what lies below it before its record is durable.
     HideEarly,
     /// A scenario's own defect: the engine does not use a segment of the log again to which a write has failed.
@@ -335,7 +337,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 80] = [
+    pub const ALL: [Mutation; 81] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -392,6 +394,7 @@ impl Mutation {
         Mutation::ForgetOwn,
         Mutation::FreezeEarly,
         Mutation::FlattenHalf,
+        Mutation::RollBackApart,
         Mutation::HideEarly,
         Mutation::RestForGood,
         Mutation::OneVersion,

@@ -29,7 +29,12 @@ pub fn show_device(device: DeviceView) -> String {
     }
     if let Some(mirror) = device.mirror {
         let (left, dirty, all) = (mirror.resync_left_regions, mirror.dirty_regions, mirror.regions);
-        text += &format!("\nregions     {all}, {dirty} dirty, {left} to be copied\n\n");
+        text += &format!("\nregions     {all}, {dirty} dirty, {left} to be copied\n");
+        let (left, rate) = (left * mirror.region_bytes, mirror.resync_bytes_per_s);
+        if let Some(left_s) = left.checked_div(rate).filter(|_| left > 0) {
+            text += &format!("copying     {} left, {}/s, {left_s} s left\n", ByteSize(left), ByteSize(rate));
+        }
+        text += "\n";
         text += &parts_table("LEG", mirror.legs);
     }
     if let Some(zoned) = device.zoned {

@@ -17,6 +17,7 @@ pub mod out_file;
 pub mod output;
 mod poll;
 mod pool_care;
+mod pool_top;
 mod pool_written;
 mod pools;
 mod referrals;

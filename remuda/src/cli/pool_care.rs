@@ -3,7 +3,7 @@
 use super::exit::{Exit, Failure};
 use super::{Context, output, poll, understood};
 use crate::clock::timestamp;
-use crate::node::pool_check::{CheckProgress, CheckView, Checked, Verdict, check_on};
+use crate::node::pool_check::{CheckProgress, CheckView, Checked, FindingView, Verdict, check_on};
 use crate::node::pool_view::PoolView;
 use crate::node::scrub_view::{BadHeaderView, ScrubState, ScrubView};
 use crate::node::{ForgetLogProgress, LogLoss, Opener, UnfoundView};
@@ -13,11 +13,14 @@ use bdev::OpenFor;
 use clap::{ArgGroup, Args};
 use engine::CheckOptions;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// How often it is told how far something is where nobody sees a line that changes.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Findings of one kind that are shown for people; the others of it are counted.
+const SHOWN_ALIKE: usize = 20;
 /// Runs of bad blocks that are shown; all that are known are in the JSON.
 const BAD_SHOWN_MAX: usize = 20;
 
@@ -174,9 +177,27 @@ fn repairable(report: &CheckView) -> u64 {
     report.findings.iter().filter(|finding| !finding.repaired && finding.advice.contains("repair it")).count() as u64
 }
 
+/// A line for each finding, but for those that only say of more places what others say.
+fn finding_lines(findings: &[FindingView]) -> Vec<String> {
+    let mut alike: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut lines = Vec::new();
+    for finding in findings {
+        let count = alike.entry((&finding.severity, &finding.advice)).or_default();
+        *count += 1;
+        if *count <= SHOWN_ALIKE {
+            lines.push(finding.text.clone());
+        }
+    }
+    for ((severity, advice), count) in alike.into_iter().filter(|(_, count)| *count > SHOWN_ALIKE) {
+        let (more, what) = (output::count((count - SHOWN_ALIKE) as u64), if advice.is_empty() { "" } else { ": " });
+        lines.push(format!("and {more} more of this kind, which --json lists ({severity}{what}{advice})"));
+    }
+    lines
+}
+
 fn check_text(report: &CheckView, repair: bool) -> String {
     let count = |key: &str| output::count(report.counts[key].as_u64().unwrap_or(0));
-    let mut lines: Vec<String> = report.findings.iter().map(|finding| finding.text.clone()).collect();
+    let mut lines = finding_lines(&report.findings);
     if report.findings_left_off > 0 {
         lines.push(format!("and {} findings more", output::count(report.findings_left_off)));
     }
@@ -357,7 +378,7 @@ pub fn forget_log(context: &Context, args: &ForgetLogArgs) -> Result<(), Failure
     }
     let raw = context.call("pool.forget_log", params)?;
     let loss: LogLoss = understood(raw.clone())?;
-    let what = loss_text(&loss, "would answer with an error until they are written");
+    let what = loss_text(&loss, "could not be read until written again");
     let message = format!("this gives up the log of pool '{name}': {what}\nadd --yes-lose-data if that is meant");
     let mut failure = Failure::new(Exit::Usage, message);
     failure.json["loss"] = raw;
@@ -407,18 +428,20 @@ fn forget_text(name: &str, progress: &ForgetLogProgress) -> String {
 }
 
 fn forgotten_text(name: &str, loss: &LogLoss) -> String {
-    let what = loss_text(loss, "answer with an error until they are written");
+    let what = loss_text(loss, "cannot be read until written again");
     format!("pool '{name}' has given up its old log and is open: {what}")
 }
 
 fn loss_text(loss: &LogLoss, verb: &str) -> String {
     let mut text = match loss.ranges {
         0 => "nothing is lost with the log, everything was on the capacity device".to_string(),
+        1 => format!("1 range, {}, {}", ByteSize(loss.bytes), verb),
         ranges => format!("{} ranges, {} together, {verb}", output::count(ranges), ByteSize(loss.bytes)),
     };
     for lost in &loss.volumes {
         let (ranges, bytes) = (output::count(lost.ranges), ByteSize(lost.bytes));
-        text += &format!("\n  volume '{}': {ranges} ranges, {bytes}{}", lost.volume, shown_text(&lost.shown_by));
+        let ranges = if lost.ranges == 1 { "1 range".to_string() } else { format!("{ranges} ranges") };
+        text += &format!("\n  volume '{}': {ranges}, {bytes}{}", lost.volume, shown_text(&lost.shown_by));
     }
     if loss.shards_without_journal > 0 {
         text += &format!(
@@ -462,4 +485,30 @@ fn unfound_text(unfound: &UnfoundView) -> String {
         text += &format!("\n    and {} elsewhere: 'pool scrub' finds them", ByteSize(hidden));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_findings_of_one_kind_are_counted_and_no_other_is_hidden_by_them() {
+        let finding = |number: usize, advice: &str| FindingView {
+            severity: "error".into(),
+            object: format!("extent {number}"),
+            place: String::new(),
+            meaning: String::new(),
+            advice: advice.into(),
+            repaired: false,
+            text: format!("error: extent {number}"),
+        };
+        let mut findings: Vec<FindingView> =
+            (0..SHOWN_ALIKE + 1_500).map(|number| finding(number, "restore")).collect();
+        findings.push(finding(7_777, "repair it"));
+        let lines = finding_lines(&findings);
+        assert_eq!(lines.len(), SHOWN_ALIKE + 2);
+        assert!(lines.contains(&"error: extent 7777".to_string()));
+        assert_eq!(lines.last().unwrap(), "and 1 500 more of this kind, which --json lists (error: restore)");
+        assert_eq!(finding_lines(&findings[..3]).len(), 3);
+    }
 }

@@ -1,10 +1,9 @@
-//! What pools have written, in tables: by what it was, by device, and what their bands do while one watches.
+//! What pools have written, in tables: by what it was, and by device.
 
 use super::output;
 use super::pools::{percent, ratio};
 use crate::node::pool_view::{PoolNumbers, ShardNumbers};
 use base::ByteSize;
-use serde_json::Value;
 
 /// How much garbage collection is behind.
 pub fn debt(numbers: &ShardNumbers) -> String {
@@ -51,38 +50,6 @@ pub fn tables(open: &PoolNumbers) -> String {
     let devices =
         output::table(&["DEVICE", "KIND", "PART OF", ">WRITTEN", ">PER USER BYTE", "SHARED"], devices.collect());
     format!("{streams}\n\n{devices}")
-}
-
-/// The bands of shaped pools between two looks; `None` without any.
-pub fn top_bands(rates: &[(String, Value)]) -> Option<String> {
-    let shaped = rates.iter().filter(|(_, numbers)| numbers["bands"].as_u64() > Some(0));
-    let rows: Vec<Vec<String>> = shaped
-        .map(|(name, numbers)| {
-            let bytes = |key: &str| ByteSize(numbers[key].as_u64().unwrap_or(0)).to_string();
-            let share = |key: &str| numbers[key].as_f64().map_or("-".to_string(), percent);
-            vec![
-                name.clone(),
-                format!("{} of {}", numbers["free_bands"], numbers["bands"]),
-                numbers["pending_bands"].to_string(),
-                share("band_valid_share"),
-                bytes("collected_bytes_per_second"),
-                bytes("reinserted_bytes_per_second"),
-                bytes("gc_debt_bytes"),
-                share("gc_debt_share"),
-            ]
-        })
-        .collect();
-    let headings = [
-        "BANDS OF",
-        ">FREE",
-        ">FREE SOON",
-        ">VALID",
-        ">COLLECTED/S",
-        ">REINSERTED/S",
-        ">GC DEBT",
-        ">OF WHAT SLOWS WRITERS",
-    ];
-    (!rows.is_empty()).then(|| output::table(&headings, rows))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use super::cache::{self, CacheArgs};
 use super::exit::{Exit, Failure};
 use super::flatten;
 use super::pool_care::{self, CheckArgs, ForgetLogArgs, ScrubArgs};
-use super::watch::{Shown, Watch};
-use super::{Context, output, poll, pool_written, understood};
+use super::watch::Watch;
+use super::{Context, output, poll, pool_top, pool_written, understood};
 use crate::config::diagnostic::counted;
 use crate::config::{LogDef, show_duration_ns};
 use crate::node::flatten::FlattenView;
@@ -16,7 +16,6 @@ use clap::{ArgGroup, Args, Subcommand};
 use engine::Shape;
 use serde_json::{Value, json};
 use std::io::{BufRead, IsTerminal, Write};
-use std::time::Duration;
 
 /// What a pool is made of.
 #[derive(Args)]
@@ -180,7 +179,7 @@ pub fn pool(context: &Context, command: PoolCommand) -> Result<(), Failure> {
         PoolCommand::List => context.call_and_show("pool.list", json!({}), list),
         PoolCommand::Show { name } => context.call_and_show("pool.show", json!({ "name": name }), show),
         PoolCommand::Status { name } => status(context, name),
-        PoolCommand::Top { name, watch } => top(context, name, &watch),
+        PoolCommand::Top { name, watch } => pool_top::top(context, name, &watch),
         PoolCommand::Open { name } => context.call_and_show("pool.open", json!({ "name": name }), |pool: PoolView| {
             let recovered = pool.open.as_ref().map_or(String::new(), recovered);
             format!("pool '{}' is open: {recovered}", pool.name)
@@ -303,7 +302,7 @@ fn log_text(log: &LogDef) -> String {
     }
 }
 
-fn with_problems(mut text: String, pools: &[PoolView]) -> String {
+pub(super) fn with_problems(mut text: String, pools: &[PoolView]) -> String {
     for line in pools.iter().flat_map(PoolView::problem_lines) {
         text += &format!("\n{line}");
     }
@@ -335,8 +334,8 @@ fn recovered(open: &PoolNumbers) -> String {
     format!("{records} records replayed in {time}, {} blocks in the log", output::count(open.recovered_blocks))
 }
 
-fn estimate(numbers: &ShardNumbers) -> String {
-    numbers.recovery_estimate_ns.map_or("-".to_string(), |ns| format!("about {}", show_duration_ns(ns)))
+pub(super) fn estimate(replay_ns: Option<u64>) -> String {
+    replay_ns.map_or("-".to_string(), |ns| format!("about {}", show_duration_ns(ns)))
 }
 
 fn lost_with_log(open: &PoolNumbers) -> String {
@@ -442,7 +441,14 @@ fn facts(pool: &PoolView) -> String {
             ("copied by flattening", ByteSize(total.flattened_bytes).to_string()),
             ("opened", recovered(open)),
             ("repaired copies", format!("{} of superblocks or catalog, when it was opened", open.repaired_copies)),
-            ("a crash now", format!("{} records to replay, {}", output::count(total.replay_records), estimate(total))),
+            (
+                "a crash now",
+                format!(
+                    "{} records to replay, {}",
+                    output::count(total.replay_records),
+                    estimate(total.recovery_estimate_ns)
+                ),
+            ),
             ("a lost log now", lost_with_log(open)),
             (
                 "blocks",
@@ -550,7 +556,7 @@ fn shards(open: &PoolNumbers) -> String {
 }
 
 /// A pool, or all of them: as the node tells it, and understood.
-fn fetch(context: &Context, name: &Option<String>) -> Result<(Value, Vec<PoolView>), Failure> {
+pub(super) fn fetch(context: &Context, name: &Option<String>) -> Result<(Value, Vec<PoolView>), Failure> {
     let raw = match name {
         Some(name) => Value::Array(vec![context.call("pool.show", json!({ "name": name }))?]),
         None => context.call("pool.list", json!({}))?,
@@ -572,107 +578,6 @@ fn status(context: &Context, name: Option<String>) -> Result<(), Failure> {
     };
     let (raw, pools) = fetch(context, &name)?;
     context.judge(&raw, &pools, show, |pools| pools.iter().all(PoolView::is_well))
-}
-
-/// What happened between two looks at the open pools that both have seen.
-fn rates(before: &[PoolView], after: &[PoolView], elapsed: Duration) -> Vec<(String, Value)> {
-    let seconds = elapsed.as_secs_f64().max(1e-9);
-    let open = after.iter().filter_map(|pool| {
-        let then = before.iter().find(|other| other.name == pool.name)?.open.as_ref()?;
-        Some((pool, pool.open.as_ref()?, then))
-    });
-    let each = open.map(|(pool, now, then)| {
-        let per_second = |of: fn(&ShardNumbers) -> u64| {
-            (of(&now.total).saturating_sub(of(&then.total)) as f64 / seconds).round() as u64
-        };
-        // What flattening copies takes the same way as what hosts write.
-        let written = |numbers: &ShardNumbers| numbers.user_write_bytes + numbers.flattened_bytes;
-        let for_each = |of: fn(&ShardNumbers) -> u64| {
-            let since = |of: &dyn Fn(&ShardNumbers) -> u64| of(&now.total).saturating_sub(of(&then.total));
-            let written = since(&written);
-            (written > 0).then(|| since(&of) as f64 / written as f64)
-        };
-        let numbers = json!({
-            "name": pool.name,
-            "state": pool.state,
-            "log_fill": now.total.log_fill,
-            "dirty_bytes": now.total.dirty_bytes,
-            "free_bytes": now.total.free_bytes,
-            "waiting_writes": now.total.waiting_writes,
-            "disks": now.total.disks,
-            "read_disks": now.total.read_disks,
-            "read_bytes_per_second": per_second(|numbers| numbers.user_read_bytes),
-            "log_hit_bytes_per_second": per_second(|numbers| numbers.log_hit_bytes),
-            "write_bytes_per_second": per_second(|numbers| numbers.user_write_bytes),
-            "log_bytes_per_second": per_second(|numbers| numbers.log_write_bytes),
-            "capacity_bytes_per_second": per_second(|numbers| numbers.capacity_write_bytes),
-            "log_amplification": for_each(|numbers| numbers.log_write_bytes),
-            "capacity_amplification": for_each(|numbers| numbers.capacity_write_bytes),
-            "bands": now.total.bands,
-            "free_bands": now.total.free_bands,
-            "pending_bands": now.total.pending_bands,
-            "band_valid_share": now.total.band_valid_share,
-            "collected_bytes_per_second": per_second(|numbers| numbers.collected_bytes),
-            "reinserted_bytes_per_second": per_second(|numbers| numbers.reinserted_bytes),
-            "gc_debt_bytes": now.total.gc_debt_bytes,
-            "gc_debt_max_bytes": now.total.gc_debt_max_bytes,
-            "gc_debt_share": now.total.gc_debt_share,
-            "flash_cache": pool.flash_cache,
-        });
-        (pool.name.clone(), numbers)
-    });
-    each.collect()
-}
-
-fn top_text(rates: &[(String, Value)], pools: &[PoolView]) -> String {
-    let rows = rates.iter().map(|(name, numbers)| {
-        let bytes = |key: &str| ByteSize(numbers[key].as_u64().unwrap_or(0)).to_string();
-        vec![
-            name.clone(),
-            numbers["state"].as_str().unwrap_or_default().to_string(),
-            percent(numbers["log_fill"].as_f64().unwrap_or(0.0)),
-            bytes("dirty_bytes"),
-            bytes("free_bytes"),
-            bytes("read_bytes_per_second"),
-            bytes("log_hit_bytes_per_second"),
-            bytes("write_bytes_per_second"),
-            bytes("log_bytes_per_second"),
-            bytes("capacity_bytes_per_second"),
-            ratio(numbers["log_amplification"].as_f64()),
-            ratio(numbers["capacity_amplification"].as_f64()),
-            numbers["waiting_writes"].to_string(),
-        ]
-    });
-    let headings = [
-        "POOL",
-        "STATE",
-        ">LOG FILL",
-        ">DIRTY",
-        ">FREE",
-        ">READ/S",
-        ">FROM LOG/S",
-        ">WRITTEN/S",
-        ">LOG/S",
-        ">CAPACITY/S",
-        ">WA LOG",
-        ">WA CAPACITY",
-        ">WAITING",
-    ];
-    let mut text = output::table(&headings, rows.collect());
-    text.extend(pool_written::top_bands(rates).map(|bands| format!("\n\n{bands}")));
-    for (pool, cache) in pools.iter().filter_map(|pool| Some((pool, pool.flash_cache.as_ref()?))) {
-        text += &format!("\npool '{}': {}", pool.name, cache::line(cache));
-    }
-    with_problems(text, pools)
-}
-
-fn top(context: &Context, name: Option<String>, watch: &Watch) -> Result<(), Failure> {
-    let look = || Ok(fetch(context, &name)?.1);
-    watch.run(context, look, |before: &Vec<PoolView>, after, elapsed| {
-        let rates = rates(before, after, elapsed);
-        let numbers: Vec<&Value> = rates.iter().map(|(_, numbers)| numbers).collect();
-        Shown { json: json!({ "pools": numbers }), text: top_text(&rates, after) }
-    })
 }
 
 fn settle(context: &Context, name: &str) -> Result<(), Failure> {

@@ -30,28 +30,30 @@ Examples:
         /// Those of this volume
         volume: Option<String>,
     },
-    /// Delete a snapshot
+    /// Delete snapshots, all of them at once
     #[command(after_help = "\
-What only this snapshot has is freed; what the volume, or a later snapshot, still shows becomes its own, in the background. While
+What only the snapshot has is freed; what the volume, or a later snapshot, still shows becomes its own, in the background. While
 several clones show it, its blocks stay; 'remuda pool status' tells how many deleted volumes and snapshots have not gone yet.
 
-Example:
-  remuda snapshot delete v0@monday")]
+Examples:
+  remuda snapshot delete v0@monday
+  remuda snapshot delete data@before log@before")]
     Delete {
-        /// Name
-        #[arg(value_name = "VOLUME@SNAPSHOT")]
-        name: String,
+        /// Names: VOLUME@SNAPSHOT
+        #[arg(required = true, value_name = "VOLUME@SNAPSHOT")]
+        names: Vec<String>,
     },
-    /// Make a volume what its snapshot is; what was written since is lost
+    /// Make volumes what a snapshot of each is, all of them or none; what was written since is lost
     #[command(after_help = "\
-Later snapshots stay. Hosts must not use the volume meanwhile: what they have in memory of it would be wrong.
+Later snapshots stay. Hosts must not use the volumes meanwhile: what they have in memory of them would be wrong.
 
-Example:
-  remuda snapshot rollback v0@monday")]
+Examples:
+  remuda snapshot rollback v0@monday
+  remuda snapshot rollback data@before log@before      both go back, or none if the power fails")]
     Rollback {
-        /// Name
-        #[arg(value_name = "VOLUME@SNAPSHOT")]
-        name: String,
+        /// Names: VOLUME@SNAPSHOT
+        #[arg(required = true, value_name = "VOLUME@SNAPSHOT")]
+        names: Vec<String>,
         /// Even if it is exported
         #[arg(long)]
         in_use: bool,
@@ -150,9 +152,9 @@ pub fn snapshot(context: &Context, command: SnapshotCommand) -> Result<(), Failu
             let params = volume.map_or(json!({}), |volume| json!({ "volume": volume }));
             context.call_and_show("snapshot.list", params, |all: Vec<SnapshotView>| table(&all))
         }
-        SnapshotCommand::Delete { name } => {
-            let text = format!("deleted snapshot '{name}'");
-            context.call_and_show("snapshot.delete", json!({ "snapshot": name }), |_: Value| text)
+        SnapshotCommand::Delete { names } => {
+            let lines: Vec<String> = names.iter().map(|name| format!("deleted snapshot '{name}'")).collect();
+            context.call_and_show("snapshot.delete", json!({ "names": names }), |_: Value| lines.join("\n"))
         }
         SnapshotCommand::Diff { name, since } => streams::diff(context, &name, since.as_deref()),
         SnapshotCommand::Export { name, since, output, force } => {
@@ -162,11 +164,13 @@ pub fn snapshot(context: &Context, command: SnapshotCommand) -> Result<(), Failu
             streams::import(context, &target, pool.as_deref(), roll_back, input.as_deref())
         }
         SnapshotCommand::Verify { file } => streams::verify(context, file.as_deref()),
-        SnapshotCommand::Rollback { name, in_use } => {
-            let text = format!("as '{name}' is");
-            let params = json!({ "snapshot": name, "in_use": in_use });
-            context.call_and_show("snapshot.roll_back", params, |volume: VolumeView| {
-                format!("volume '{}' is now {text}: {}", volume.name, ByteSize(volume.size))
+        SnapshotCommand::Rollback { names, in_use } => {
+            let params = json!({ "names": names, "in_use": in_use });
+            context.call_and_show("snapshot.roll_back", params, |volumes: Vec<VolumeView>| {
+                let line = |(volume, name): (&VolumeView, &String)| {
+                    format!("volume '{}' is now as '{name}' is: {}", volume.name, ByteSize(volume.size))
+                };
+                volumes.iter().zip(&names).map(line).collect::<Vec<_>>().join("\n")
             })
         }
     }

@@ -15,10 +15,17 @@ pub fn changeable(kind: &str) -> Vec<Key> {
         "error" => &["device", "seed"],
         "flash-cache" => &["device", "flash"],
         // A path can come and go; everything else is agreed on when they are connected.
-        "nvmf" => return keys_of(kind).unwrap_or_default().iter().filter(|key| key.name == "paths").copied().collect(),
+        "nvmf" => return named(kind, "paths"),
+        "mirror" => return named(kind, "resync_rate"),
+        "parity" => return named(kind, "rebuild_rate"),
         _ => return Vec::new(),
     };
     keys_of(kind).unwrap_or_default().iter().filter(|key| !fixed.contains(&key.name)).copied().collect()
+}
+
+/// The one key of a kind that is called so.
+fn named(kind: &str, name: &str) -> Vec<Key> {
+    keys_of(kind).unwrap_or_default().iter().filter(|key| key.name == name).copied().collect()
 }
 
 /// The definition with the changes in `table`; `None` when something is wrong, all of which has been noted.
@@ -88,6 +95,14 @@ impl Changes<'_> {
                 if *bandwidth == Some(0) {
                     self.section.wrong(None, "bandwidth", "nothing would go through", Some("use 'off'".to_string()));
                 }
+            }
+            DeviceParams::Mirror { resync_rate, .. } => {
+                let value = self.section.size("resync_rate").map(|rate| Some(rate.value));
+                self.put("resync_rate", value, None, resync_rate);
+            }
+            DeviceParams::Parity { rebuild_rate, .. } => {
+                let value = self.section.size("rebuild_rate").map(|rate| Some(rate.value));
+                self.put("rebuild_rate", value, None, rebuild_rate);
             }
             DeviceParams::Nvmf { address, paths, .. } => {
                 let value = self.section.texts("paths");
@@ -190,6 +205,23 @@ mod tests {
     }
 
     #[test]
+    fn of_mirrors_and_parity_devices_the_rate_of_copying_can_be_changed_and_nothing_else() {
+        let devices = || vec!["a".to_string(), "b".to_string(), "c".to_string()];
+        let mirror = DeviceParams::Mirror { devices: devices(), start_degraded: false, resync_rate: Some(5) };
+        let parity = DeviceParams::Parity { devices: devices(), chunk: None, head: None, rebuild_rate: None };
+        let mirror = DeviceDef { name: "m".into(), params: mirror };
+        let changed = change(&mirror, json!({ "resync_rate": "off" })).unwrap();
+        assert!(matches!(changed.params, DeviceParams::Mirror { resync_rate: None, .. }));
+        let parity = DeviceDef { name: "p".into(), params: parity };
+        let changed = change(&parity, json!({ "rebuild_rate": "1MiB" })).unwrap();
+        assert!(matches!(changed.params, DeviceParams::Parity { rebuild_rate: Some(1_048_576), .. }));
+        for (def, key, rate) in [(&mirror, "start_degraded", "resync_rate"), (&parity, "chunk", "rebuild_rate")] {
+            let error = change(def, json!({ key: "1" })).unwrap_err();
+            assert!(error.contains("it is fixed") && error.contains(rate), "{error}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_the_nearest_right_thing() {
         let mem = DeviceDef { name: "m".into(), params: DeviceParams::Null { size: 1, block_size: 512 } };
         for (def, changes, said) in [
@@ -200,7 +232,7 @@ mod tests {
             (error(), json!({ "seed": "4" }), vec!["'seed'", "fixed", "first_block"]),
             (error(), json!({ "rate": "0.1", "nth": "1" }), vec!["nth: ", "give one"]),
             (error(), json!({}), vec!["no change"]),
-            (mem, json!({ "size": "4" }), vec!["'null'", "delay, error, rate-limit"]),
+            (mem, json!({ "size": "4" }), vec!["'null'", "mirror, parity, delay, error, rate-limit"]),
         ] {
             let error = change(&def, changes).unwrap_err();
             said.iter().for_each(|said| assert!(error.contains(said), "{said}: {error}"));

@@ -100,6 +100,12 @@ const MIRROR: &[Key] = &[
         "false",
         "Open it although a device is absent that may have newer writes. Without this it waits for that device, or for a command; see [devices.md](devices.md).",
     ),
+    key(
+        "resync_rate",
+        Form::Size,
+        "a short pause after each region",
+        "Bytes per second that are copied at most to a leg that lacks some.",
+    ),
 ];
 const PARITY: &[Key] = &[
     key("devices", Form::TextList, "required", "The devices, 3 to 16, of equal block size, in a fixed order."),
@@ -268,6 +274,8 @@ pub enum DeviceParams {
         devices: Vec<String>,
         #[serde(default)]
         start_degraded: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resync_rate: Option<u64>,
     },
     Parity {
         devices: Vec<String>,
@@ -548,7 +556,8 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
         "mirror" => {
             children = need_children(section, 2, bdev::LEGS_MAX)?;
             let start_degraded = section.flag("start_degraded").is_some_and(|flag| flag.value);
-            DeviceParams::Mirror { devices: names(&children), start_degraded }
+            let resync_rate = section.size("resync_rate").map(|rate| rate.value);
+            DeviceParams::Mirror { devices: names(&children), start_degraded, resync_rate }
         }
         "parity" => read_parity(section, &mut children)?,
         "delay" => DeviceParams::Delay {

@@ -33,9 +33,10 @@ pub fn spec_of(params: &DeviceParams, make: bool) -> Option<DeviceSpec> {
             ..FileDeviceOptions::new(path)
         }),
         DeviceParams::Stripe { chunk, .. } => DeviceSpec::Stripe { chunk_bytes: *chunk },
-        DeviceParams::Mirror { start_degraded, .. } => DeviceSpec::Mirror(MirrorOptions {
+        DeviceParams::Mirror { start_degraded, resync_rate, .. } => DeviceSpec::Mirror(MirrorOptions {
             create: make,
             start_degraded: *start_degraded,
+            resync_rate: resync_rate.unwrap_or(0),
             ..MirrorOptions::default()
         }),
         DeviceParams::Parity { chunk, head, rebuild_rate, .. } => DeviceSpec::Parity(ParityOptions {

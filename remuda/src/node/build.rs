@@ -355,6 +355,16 @@ pub fn tune(opened: &Opened, params: &DeviceParams) -> Result<(), DeviceError> {
         Handle::Local(Built::Delay(device)) => device.set(delays(params)),
         Handle::Local(Built::RateLimit(device)) => device.set(limits(params)),
         Handle::Local(Built::Error(device)) => device.set_rules(&error_rules(params))?,
+        Handle::Local(Built::Mirror(device)) => {
+            if let DeviceParams::Mirror { resync_rate, .. } = params {
+                device.set_resync_rate(resync_rate.unwrap_or(0));
+            }
+        }
+        Handle::Local(Built::Parity(device)) => {
+            if let DeviceParams::Parity { rebuild_rate, .. } = params {
+                device.set_rebuild_rate(rebuild_rate.unwrap_or(0));
+            }
+        }
         Handle::Local(Built::FlashCache(device)) => {
             if let DeviceParams::FlashCache { write_budget, endurance, .. } = params {
                 device.set_write_budget(*write_budget)?;
@@ -622,5 +632,7 @@ fn mirror_view(status: &MirrorStatus, names: &[String]) -> MirrorView {
         regions: status.regions,
         dirty_regions: status.dirty_regions,
         resync_left_regions: status.resync_left_regions,
+        region_bytes: status.region_bytes,
+        resync_bytes_per_s: status.resync_bytes_per_s,
     }
 }

@@ -22,6 +22,11 @@ pub(super) fn is_mirror(def: &DeviceDef) -> bool {
     matches!(def.params, DeviceParams::Mirror { .. })
 }
 
+/// Why a device is not open, said where its name was said before.
+pub(super) fn why_closed<'a>(name: &str, reason: &'a str) -> &'a str {
+    reason.strip_prefix(&format!("device '{name}': ")).unwrap_or(reason)
+}
+
 impl Node {
     pub(super) fn opener(&self, device: &str) -> Opener {
         let known = self.state.remotes.get(device).cloned();
@@ -178,11 +183,8 @@ impl Node {
                 Some(Ok(opened)) => children.push(Some(opened.device.clone())),
                 Some(Err(_)) if def.may_lack(place) => children.push(None),
                 Some(Err(reason)) => {
-                    return Err(Refusal::failed(
-                        object(),
-                        format!("device '{child}' below it is not open: {reason}"),
-                        "",
-                    ));
+                    let why = why_closed(child, reason);
+                    return Err(Refusal::failed(object(), format!("device '{child}' below it is not open: {why}"), ""));
                 }
                 None => {
                     let known = self.devices.keys().map(String::as_str);
@@ -217,7 +219,10 @@ impl Node {
     pub(super) fn open_device(&self, name: &str) -> Result<Arc<dyn BlockDevice>, Refusal> {
         match &self.slot(name)?.live {
             Ok(opened) => Ok(opened.device.clone()),
-            Err(reason) => Err(Refusal::failed(format!("device '{name}'"), format!("it is not open: {reason}"), "")),
+            Err(reason) => {
+                let why = why_closed(name, reason);
+                Err(Refusal::failed(format!("device '{name}'"), format!("it is not open: {why}"), ""))
+            }
         }
     }
 

@@ -139,8 +139,12 @@ impl Node {
     /// The number of a mirror's leg, or of a parity device's member, by the name of its device.
     pub(super) fn leg_number(&self, name: &str, leg: &str) -> Result<usize, Refusal> {
         let slot = self.slot(name)?;
+        if !is_redundant(&slot.def) {
+            let cause = format!("it is a '{}' device: only mirrors and parity devices have parts", slot.def.kind());
+            return Err(Refusal::invalid(format!("device '{name}'"), cause, "see 'remuda device list'"));
+        }
         let legs = slot.def.children();
-        legs.iter().position(|child| child == leg).filter(|_| is_redundant(&slot.def)).ok_or_else(|| {
+        legs.iter().position(|child| child == leg).ok_or_else(|| {
             let next = format!("it stands on: {}", legs.join(", "));
             Refusal::invalid(format!("device '{name}'"), format!("'{leg}' is not a part of it"), next)
         })

@@ -270,7 +270,9 @@ impl Node {
         let mut closed = Vec::new();
         for (name, slot) in &self.devices {
             match &slot.live {
-                Err(reason) => closed.push(format!("device '{name}' is not open: {reason}")),
+                Err(reason) => {
+                    closed.push(format!("device '{name}' is not open: {}", devices::why_closed(name, reason)))
+                }
                 Ok(opened) => {
                     closed.extend(redundant::degraded(name, opened, slot.def.children()));
                     closed.extend(paths::unreachable_paths(name, opened));

@@ -3,6 +3,7 @@
 
 use super::Node;
 use super::build::{Handle, Opened};
+use super::devices::why_closed;
 use super::reactors::on_reactor_async;
 use super::refusal::Refusal;
 use super::remote::RemoteRecord;
@@ -140,7 +141,7 @@ impl Node {
         };
         let opened = slot.live.as_ref().map_err(|reason| {
             let next = format!("'remuda device open {name}' takes whatever is there");
-            Refusal::failed(object.clone(), format!("it is not open: {reason}"), next)
+            Refusal::failed(object.clone(), format!("it is not open: {}", why_closed(name, reason)), next)
         })?;
         let Handle::Nvmf(remote) = &opened.handle else { unreachable!("its kind is that of remote namespaces") };
         let next = format!("see 'remuda device show {name}'; a device of another name can have any namespace");

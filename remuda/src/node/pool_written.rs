@@ -19,8 +19,8 @@ const WRITING: [Op; 3] = [Op::Write, Op::ZoneAppend, Op::CompareAndWrite];
 pub struct StreamView {
     /// `log` or `capacity`.
     pub to: String,
-    /// To the log: `data`, `reinserted`, `headers`, `index` and `metadata`; to the capacity device: `data`, `collected`,
-    /// `padding`, `index`, `shadow` and `metadata`.
+    /// To the log: `data`, `reinserted`, `headers`, `index` and `metadata`; to the capacity device: `data`, `bypassed`
+    /// (past the log), `collected`, `padding`, `index`, `shadow` and `metadata`.
     pub stream: String,
     /// Bytes.
     pub bytes: u64,
@@ -79,7 +79,7 @@ pub(super) fn streams(shards: &[ShardStatus], user: u64) -> Vec<StreamView> {
     };
     // Taken apart here, so that a new one is not forgotten.
     let LogStreams { data: _, reinserted: _, headers: _, index: _, metadata: _ } = LogStreams::default();
-    let CapacityStreams { data: _, collected: _, padding: _, index: _, shadow: _, metadata: _ } =
+    let CapacityStreams { data: _, bypassed: _, collected: _, padding: _, index: _, shadow: _, metadata: _ } =
         CapacityStreams::default();
     vec![
         view("log", "data", sum(|streams| streams.log.data)),
@@ -88,6 +88,7 @@ pub(super) fn streams(shards: &[ShardStatus], user: u64) -> Vec<StreamView> {
         view("log", "index", sum(|streams| streams.log.index)),
         view("log", "metadata", sum(|streams| streams.log.metadata)),
         view("capacity", "data", sum(|streams| streams.capacity.data)),
+        view("capacity", "bypassed", sum(|streams| streams.capacity.bypassed)),
         view("capacity", "collected", sum(|streams| streams.capacity.collected)),
         view("capacity", "padding", sum(|streams| streams.capacity.padding)),
         view("capacity", "index", sum(|streams| streams.capacity.index)),

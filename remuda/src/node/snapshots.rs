@@ -29,10 +29,7 @@ impl Node {
     /// Makes snapshots, all of them at one moment: names such as `v0@monday`, of volumes of one pool.
     pub async fn snapshot_create(&mut self, names: &[String]) -> Result<Vec<SnapshotView>, Refusal> {
         self.check_running()?;
-        let Some(first) = names.first() else {
-            return Err(Refusal::invalid("snapshot", "none is named", "name it 'volume@snapshot'"));
-        };
-        let pool = self.pool_of_snapshot(first)?;
+        let pool = self.pool_of_all(names)?;
         let mut wanted = Vec::new();
         for name in names {
             let (volume, snapshot) = parts(name)?;
@@ -41,12 +38,6 @@ impl Node {
                 return Err(Refusal::conflict(format!("snapshot '{name}'"), "it exists already", next));
             }
             self.check_not_imported(volume)?;
-            let other = self.pool_of_snapshot(name)?;
-            if other != pool {
-                let cause = format!("'{first}' is in pool '{pool}' and '{name}' in pool '{other}'");
-                let next = "snapshots of one moment are of one pool: make them one by one";
-                return Err(Refusal::invalid(format!("snapshot '{name}'"), cause, next));
-            }
             wanted.push((volume.to_string(), snapshot.to_string()));
         }
         let made = self.in_pool(&pool, "", move |pool, reactor| async move {
@@ -112,40 +103,63 @@ impl Node {
         Ok(kin)
     }
 
-    /// Deletes a snapshot. What it has goes to what shows it, in the background.
-    pub async fn snapshot_delete(&mut self, name: &str) -> Result<(), Refusal> {
+    /// Deletes snapshots of one pool, all of them at once. What they have goes to what shows it, in the background.
+    pub async fn snapshot_delete(&mut self, names: &[String]) -> Result<(), Refusal> {
         self.check_running()?;
-        let pool = self.pool_of_made_snapshot(name)?;
-        self.check_unused(name)?;
-        self.volumes.remove(name);
-        let slot = self.pool_volumes.remove(name);
-        let old = name.to_string();
-        let delete = move |pool: Arc<Pool>, reactor| async move { pool.delete_snapshot(&reactor, &old).await };
+        let pool = self.pool_of_all(names)?;
+        for name in names {
+            self.check_made(name)?;
+            self.check_unused(name)?;
+        }
+        let mut slots = Vec::new();
+        for name in names {
+            self.volumes.remove(name);
+            slots.extend(self.pool_volumes.remove(name));
+        }
+        let old = names.to_vec();
+        let delete = move |pool: Arc<Pool>, reactor| async move {
+            let old: Vec<&str> = old.iter().map(String::as_str).collect();
+            pool.delete_snapshots(&reactor, &old).await
+        };
         let deleted = self.in_pool(&pool, "try again; see 'remuda pool status'", delete).await;
-        if let (Err(_), Some(slot)) = (&deleted, slot) {
-            self.adopt_volume(&pool, slot.volume);
+        if deleted.is_err() {
+            slots.into_iter().for_each(|slot| self.adopt_volume(&pool, slot.volume));
         }
         deleted?;
-        tracing::info!(snapshot = name, pool, "snapshot deleted");
+        tracing::info!(snapshots = names.join(" "), pool, "snapshots deleted");
         Ok(())
     }
 
-    /// Makes a volume what its snapshot is. Unless `in_use`, nobody may be able to use it meanwhile.
-    pub async fn snapshot_roll_back(&mut self, name: &str, in_use: bool) -> Result<VolumeView, Refusal> {
+    /// Makes volumes of one pool what a snapshot of each is, all of them or none. Unless `in_use`, nobody may be able to use them
+    /// meanwhile.
+    pub async fn snapshot_roll_back(&mut self, names: &[String], in_use: bool) -> Result<Vec<VolumeView>, Refusal> {
         self.check_running()?;
-        let (volume, _) = parts(name)?;
-        let pool = self.pool_of_made_snapshot(name)?;
-        if in_use {
+        let pool = self.pool_of_all(names)?;
+        let mut volumes = Vec::new();
+        for name in names {
+            let (volume, _) = parts(name)?;
+            self.check_made(name)?;
             self.check_not_streamed(volume)?;
-        } else {
-            self.check_unused(volume)?;
+            let exports = self.exports_of(volume);
+            if let Some(first) = exports.first().filter(|_| !in_use) {
+                let cause = format!("hosts may use it as {}", exports.join(", "));
+                let next = format!("{}; if none of them has it mounted or open, --in-use", Node::end_export(first));
+                return Err(Refusal::conflict(format!("volume '{volume}'"), cause, next));
+            }
+            volumes.push(volume);
         }
-        let old = name.to_string();
-        self.in_pool(&pool, "", move |pool, reactor| async move { pool.roll_back(&reactor, &old).await }).await?;
+        let old = names.to_vec();
+        let roll_back = move |pool: Arc<Pool>, reactor| async move {
+            let old: Vec<&str> = old.iter().map(String::as_str).collect();
+            pool.roll_back_all(&reactor, &old).await
+        };
+        self.in_pool(&pool, "", roll_back).await?;
         self.remember_shown()?;
-        self.announce_volume(volume).await?;
-        tracing::info!(snapshot = name, pool, "volume rolled back");
-        self.volume_show(volume)
+        for volume in &volumes {
+            self.announce_volume(volume).await?;
+        }
+        tracing::info!(snapshots = names.join(" "), pool, "volumes rolled back");
+        volumes.into_iter().map(|volume| self.volume_show(volume)).collect()
     }
 
     /// Makes a volume that begins as a snapshot is.
@@ -181,12 +195,34 @@ impl Node {
         self.pool_of_volume(parts(name)?.0)
     }
 
+    /// The one pool that the volumes of these snapshots are in.
+    fn pool_of_all(&self, names: &[String]) -> Result<String, Refusal> {
+        let Some(first) = names.first() else {
+            return Err(Refusal::invalid("snapshot", "none is named", "name it 'volume@snapshot'"));
+        };
+        let pool = self.pool_of_snapshot(first)?;
+        for name in names {
+            let other = self.pool_of_snapshot(name)?;
+            if other != pool {
+                let cause = format!("'{first}' is in pool '{pool}' and '{name}' in pool '{other}'");
+                let next = "what is done to several at once is done in one pool: name those of one pool at a time";
+                return Err(Refusal::invalid(format!("snapshot '{name}'"), cause, next));
+            }
+        }
+        Ok(pool)
+    }
+
+    fn check_made(&self, name: &str) -> Result<(), Refusal> {
+        if self.pool_volumes.contains_key(name) {
+            return Ok(());
+        }
+        let known = self.pool_volumes.keys().map(String::as_str).filter(|known| known.contains('@'));
+        Err(Refusal::not_found("snapshot", name, known))
+    }
+
     pub(super) fn pool_of_made_snapshot(&self, name: &str) -> Result<String, Refusal> {
         let pool = self.pool_of_snapshot(name)?;
-        if !self.pool_volumes.contains_key(name) {
-            let known = self.pool_volumes.keys().map(String::as_str).filter(|known| known.contains('@'));
-            return Err(Refusal::not_found("snapshot", name, known));
-        }
+        self.check_made(name)?;
         Ok(pool)
     }
 

@@ -239,6 +239,12 @@ pub struct MirrorView {
     pub dirty_regions: u64,
     /// Regions that remain to be copied.
     pub resync_left_regions: u64,
+    /// Bytes of a region.
+    #[serde(default)]
+    pub region_bytes: u64,
+    /// Bytes per second that are being copied, of late.
+    #[serde(default)]
+    pub resync_bytes_per_s: u64,
 }
 
 /// A leg of a mirror, or a member of a parity device.

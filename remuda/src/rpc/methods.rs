@@ -53,6 +53,7 @@ const CUT_OFF: Key = key("force", Form::Flag, "false", "Even if that is taken fr
 const ADDRESS: Key = key("address", Form::Text, "required", "The address of its port.");
 const LIMITED_HOST: Key = key("host", Form::Text, "this or volume", "The host's NQN.");
 const LIMITED_VOLUME: Key = key("volume", Form::Text, "this or host", "The volume.");
+const SNAPSHOTS: Key = key("names", Form::TextList, "required", "The snapshots: volume@snapshot.");
 const SNAPSHOT: Key = key("snapshot", Form::Text, "required", "The snapshot: volume@snapshot.");
 const NSID: Form = Form::Count(1, 1024);
 const ANA_GROUP: Form = Form::Count(1, nvme::target::ANA_GROUPS_MAX as u64);
@@ -289,15 +290,20 @@ pub const METHODS: &[Method] = &[
     question("snapshot.list", "The snapshots of a volume, or all.", &[key("volume", Form::Text, "all", "The volume.")]),
     method(
         "snapshot.delete",
-        "Deletes a snapshot; what volumes and snapshots above it show becomes theirs in the background.",
-        &[SNAPSHOT],
+        "Deletes snapshots of one pool, all of them at once; what volumes and snapshots above them show becomes theirs in the background.",
+        &[SNAPSHOTS],
     ),
     method(
         "snapshot.roll_back",
-        "Makes a volume what its snapshot is, size included; what was written since is lost.",
+        "Makes volumes of one pool what a snapshot of each is, size included, all of them or none; what was written since is lost.",
         &[
-            SNAPSHOT,
-            key("in_use", Form::Flag, "false", "Even if hosts may use the volume, which find it changed under them."),
+            SNAPSHOTS,
+            key(
+                "in_use",
+                Form::Flag,
+                "false",
+                "Even if hosts may use the volumes, which find them changed under them.",
+            ),
         ],
     ),
     question(
@@ -795,7 +801,7 @@ async fn dispatch(
             let volume = Some(params.volume.as_str()).filter(|volume| !volume.is_empty());
             answer(node.snapshot_list(volume).await?)
         }
-        "snapshot.delete" => node.snapshot_delete(&params.snapshot).await.map(done),
+        "snapshot.delete" => node.snapshot_delete(&params.names).await.map(done),
         "snapshot.diff" => {
             let from = params.offset.unwrap_or(0);
             answer(node.snapshot_diff(&params.snapshot, params.since.as_deref(), from, CHANGES_MAX).await?)
@@ -804,7 +810,7 @@ async fn dispatch(
         "snapshot.import" => {
             node.snapshot_import(&params.target, params.pool.as_deref(), params.flag, transfer).map(done)
         }
-        "snapshot.roll_back" => answer(node.snapshot_roll_back(&params.snapshot, params.flag).await?),
+        "snapshot.roll_back" => answer(node.snapshot_roll_back(&params.names, params.flag).await?),
         "subsystem.create" => {
             let (serial, model) = (params.serial.clone(), params.model.clone());
             let hosts = params.hosts.clone().unwrap_or_default();

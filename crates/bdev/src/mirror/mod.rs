@@ -32,6 +32,7 @@ use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::flush_line::FlushLine;
 use crate::io::{Op, OpSet};
 use crate::openings::Openings;
+use crate::pace::Rate;
 use crate::part_name::part_name;
 use crate::range_lock::RangeLock;
 use crate::signs;
@@ -60,6 +61,8 @@ pub struct MirrorOptions {
     pub start_degraded: bool,
     /// After a split brain: the leg whose data survive.
     pub prefer: Option<usize>,
+    /// Bytes per second that a resync copies at most; 0: a short pause after each region instead.
+    pub resync_rate: u64,
     /// Bytes per dirty bit; 0 chooses (1 MiB, more on very large legs).
     pub region_bytes: u64,
     /// What legs are called that are absent; by number otherwise.
@@ -105,6 +108,10 @@ pub struct MirrorStatus {
     pub resync_left_regions: u64,
     /// Regions in all.
     pub regions: u64,
+    /// Bytes of each.
+    pub region_bytes: u64,
+    /// Bytes per second that are being copied, of late.
+    pub resync_bytes_per_s: u64,
 }
 
 /// See the module.
@@ -133,6 +140,9 @@ struct Shared {
     last_clean_ns: AtomicU64,
     cleaning: AtomicBool,
     resync_turn: RangeLock,
+    resync_rate: Rate,
+    /// Of what is being copied.
+    resync_bytes_per_s: AtomicU64,
     join_turn: RangeLock,
     grow_turn: RangeLock,
     /// The device is no more: what goes on in the background ends.
@@ -166,8 +176,6 @@ struct Meta {
 const REGION_BYTES_DEFAULT: u64 = 1 << 20;
 /// Between two rounds of clearing bits; md uses five seconds too.
 const CLEAN_INTERVAL_NS: u64 = 5_000_000_000;
-/// Between two regions of a resync in the background: leaves most of the devices to their users.
-const RESYNC_PAUSE_NS: u64 = 1_000_000;
 /// What a resync copies at a time, holding the range.
 const COPY_BYTES: usize = 256 << 10;
 const OPS: OpSet = OpSet::of(&[Op::Read, Op::Write, Op::WriteZeroes, Op::Flush]);
@@ -381,17 +389,24 @@ impl MirrorDevice {
             dirty_regions: shared.regions_with(DIRTY),
             resync_left_regions: shared.regions_left(),
             regions: shared.regions.len() as u64,
+            region_bytes: shared.regions.blocks() * u64::from(shared.opened.block_size),
+            resync_bytes_per_s: shared.resync_bytes_per_s.load(Relaxed),
         }
     }
 
     /// Copies to the other legs what they may lack, while the mirror is in use, and ends with all of them in sync, but for those
     /// that failed meanwhile.
-    /// `pause_ns` between two copies leaves room for others. Watch [`status`](Self::status) for progress; a reactor that
+    /// Without a rate, `pause_ns` between two copies leaves room for others. Watch [`status`](Self::status) for progress; a reactor that
     /// stops ends it early, and a later call goes on.
     pub async fn resync(&self, reactor: &Rc<Reactor>, pause_ns: u64) -> Result<(), DeviceError> {
         let inner = self.inner(reactor)?;
         let outcome = inner.resync(pause_ns).await;
         outcome.map_err(|status| DeviceError::Io { device: self.shared.name.clone(), action: "resync", status })
+    }
+
+    /// Bytes per second that a resync copies at most, also one that goes on; 0: a short pause after each region instead.
+    pub fn set_resync_rate(&self, bytes_per_s: u64) {
+        self.shared.resync_rate.set(bytes_per_s);
     }
 
     /// Starts [`resync`](Self::resync) if anything is to be copied, as a task of this reactor.
@@ -779,6 +794,8 @@ fn assemble(
         last_clean_ns: AtomicU64::new(0),
         cleaning: AtomicBool::new(false),
         resync_turn: RangeLock::new(1),
+        resync_rate: Rate::new(options.resync_rate),
+        resync_bytes_per_s: AtomicU64::new(0),
         join_turn: RangeLock::new(1),
         grow_turn: RangeLock::new(1),
         is_gone: AtomicBool::new(false),

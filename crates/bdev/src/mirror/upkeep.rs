@@ -3,8 +3,9 @@
 use super::format::{KIND, LegState, PAGE_REGIONS};
 use super::io::{Copying, Inner};
 use super::regions::{ADDED, DIRTY, NEEDS_SYNC};
-use super::{CLEAN_INTERVAL_NS, LEGS_MAX, LegSet, RESYNC_PAUSE_NS, Shared};
+use super::{CLEAN_INTERVAL_NS, LEGS_MAX, LegSet, Shared};
 use crate::io::Status;
+use crate::pace::{PAUSE_NS, Pace};
 use crate::slots::Slots;
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -244,7 +245,7 @@ impl Inner {
         let copier = self.clone();
         self.reactor.spawn(async move {
             let name = &copier.shared.name;
-            match copier.resync(RESYNC_PAUSE_NS).await {
+            match copier.resync(PAUSE_NS).await {
                 Ok(()) if copier.shared.regions_left() > 0 => {
                     tracing::info!(mirror = name, "copying has stopped, and goes on when the mirror is opened again");
                 }
@@ -257,6 +258,12 @@ impl Inner {
     pub(super) async fn resync(self: &Rc<Self>, pause_ns: u64) -> Result<(), Status> {
         let shared = &self.shared;
         let _turn = shared.resync_turn.lock(0, 1, true).await;
+        let outcome = self.resync_with_turn(pause_ns).await;
+        shared.resync_bytes_per_s.store(0, Relaxed);
+        outcome
+    }
+
+    async fn resync_with_turn(self: &Rc<Self>, pause_ns: u64) -> Result<(), Status> {
         loop {
             // A leg that joins from here on may lack regions that this pass has left behind it.
             let covered = self.recovering();
@@ -284,15 +291,16 @@ impl Inner {
 
     async fn resync_pass(self: &Rc<Self>, pause_ns: u64) -> Result<(), Status> {
         let (shared, mut outcome) = (&self.shared, Ok(()));
+        let mut pace = Pace::new(self.reactor.clock_ns(), pause_ns);
+        let bytes = shared.regions.blocks() * u64::from(shared.opened.block_size);
         for region in 0..shared.regions.len() {
             if shared.regions[region].load(Acquire) & NEEDS_SYNC != 0 {
                 outcome = outcome.and(self.resync_region(region).await);
                 if self.is_ending() {
                     return Ok(());
                 }
-                if pause_ns > 0 {
-                    self.reactor.sleep_ns(pause_ns).await;
-                }
+                pace.keep(&self.reactor, bytes, &shared.resync_rate, || self.is_ending()).await;
+                shared.resync_bytes_per_s.store(pace.bytes_per_s(self.reactor.clock_ns()), Relaxed);
             }
         }
         // A region that no leg can read keeps its mark; the others are in order all the same.

@@ -43,6 +43,7 @@ mod versions;
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo};
 use crate::flush_line::FlushLine;
 use crate::io::Status;
+use crate::pace::Rate;
 use crate::part_name::part_name;
 use crate::range_lock::RangeLock;
 use format::Superblock;
@@ -167,7 +168,7 @@ struct Shared {
     lost_blocks: AtomicU64,
     /// See [`ParityOptions`].
     note_bytes: u64,
-    rate_bytes_per_s: u64,
+    rebuild_rate: Rate,
     member_names: Vec<String>,
     defect: Option<ParityDefect>,
 }
@@ -310,6 +311,11 @@ impl ParityDevice {
             head_uncompared_bytes: bytes(shared.unequal.blocks()),
             row_bytes: bytes(shared.geometry().row_blocks()),
         }
+    }
+
+    /// Bytes per second that a rebuild writes at most, also one that goes on; 0: a short pause after each step instead.
+    pub fn set_rebuild_rate(&self, bytes_per_s: u64) {
+        self.shared.rebuild_rate.set(bytes_per_s);
     }
 
     /// Makes what was written durable and the heads equal, and says so in the superblocks, as before a shutdown: the next

@@ -12,6 +12,7 @@ use crate::blank::{EDGE_BYTES, is_blank};
 use crate::device::{BlockDevice, Channel, DeviceError, DeviceInfo, RowInfo};
 use crate::io::{Op, OpSet};
 use crate::openings::Openings;
+use crate::pace::Rate;
 use crate::part_name::part_name;
 use crate::range_lock::RangeLock;
 use crate::signs;
@@ -507,7 +508,7 @@ fn assemble(
         reconstructed_reads: AtomicU64::new(0),
         lost_blocks: AtomicU64::new(0),
         note_bytes: options.rebuild_note_bytes,
-        rate_bytes_per_s: options.rebuild_rate,
+        rebuild_rate: Rate::new(options.rebuild_rate),
         member_names: options.member_names.clone(),
         defect: options.defect,
     }

@@ -6,6 +6,7 @@ use super::recover::is_lost;
 use super::{COPY_BYTES, ParityDevice};
 use crate::device::DeviceError;
 use crate::io::{Io, Lba, Status};
+use crate::pace::{PAUSE_NS, Pace};
 use crate::steps;
 use base::Rng;
 use reactor::{Buf, Reactor, SgList};
@@ -13,12 +14,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::*;
 
-/// Between two steps where no rate is set: leaves most of the devices to their users.
-const PAUSE_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// A rebuild that was kept from its rate makes up for so much time of it, and no more: it would take the members from their users.
-const CATCH_UP_MAX_NS: u64 = SECOND_NS / 10;
-/// A reactor that stops is noticed within it, however low the rate.
+/// A reactor that stops is noticed within it.
 const PAUSE_MAX_NS: u64 = SECOND_NS / 10;
 /// Between two attempts at blocks that another member cannot read.
 const LOST_PAUSES_NS: [u64; 3] = [SECOND_NS / 20, SECOND_NS / 5, SECOND_NS];
@@ -42,26 +39,6 @@ impl ParityDevice {
         tracing::info!(parity = self.shared.name, "rebuilding {}", self.shared.member_name(member));
         let inner = self.inner(reactor);
         reactor.spawn(async move { inner.rebuild_until_done(member).await });
-    }
-}
-
-/// How fast it goes, and how fast it may.
-struct Pace {
-    begun_ns: u64,
-    bytes: u64,
-    /// Where a rate is set: when the next step may begin.
-    due_ns: u64,
-}
-
-impl Pace {
-    /// How long to wait now that so many bytes have been written.
-    fn pause_ns(&mut self, now_ns: u64, bytes: u64, rate_bytes_per_s: u64) -> u64 {
-        self.bytes += bytes;
-        let Some(step_ns) = (bytes as u128 * SECOND_NS as u128).checked_div(rate_bytes_per_s as u128) else {
-            return PAUSE_NS;
-        };
-        self.due_ns = self.due_ns.max(now_ns.saturating_sub(CATCH_UP_MAX_NS)).saturating_add(step_ns as u64);
-        self.due_ns.saturating_sub(now_ns)
     }
 }
 
@@ -124,7 +101,7 @@ impl Inner {
         let joins = self.joins(member);
         self.rebuild_head().await?;
         let (mut noted_row, mut noted_ns) = (shared.rebuilt_rows.load(Acquire), self.reactor.clock_ns());
-        let mut pace = Pace { begun_ns: noted_ns, bytes: 0, due_ns: noted_ns };
+        let mut pace = Pace::new(noted_ns, PAUSE_NS);
         let step = (COPY_BYTES / self.chunk_bytes()).max(1) as u64;
         while shared.rebuilt_rows.load(Acquire) < shared.geometry().rows {
             if self.reactor.is_stopping() {
@@ -138,7 +115,8 @@ impl Inner {
             self.rebuild_step(member, joins, rows.clone()).await?;
             *shared.halted.lock().expect("nothing panics while holding a reason") = None;
             let bytes = (rows.end - rows.start) * self.chunk_bytes() as u64;
-            self.keep_pace(&mut pace, bytes).await;
+            pace.keep(&self.reactor, bytes, &shared.rebuild_rate, || self.is_ending()).await;
+            shared.rebuild_bytes_per_s.store(pace.bytes_per_s(self.reactor.clock_ns()), Relaxed);
             let behind = (rows.end - noted_row) * self.chunk_bytes() as u64;
             if behind >= shared.note_bytes || self.reactor.clock_ns() - noted_ns >= NOTE_INTERVAL_NS {
                 self.note_rebuilt(member, joins).await?;
@@ -244,21 +222,6 @@ impl Inner {
         Ok(sums)
     }
 
-    async fn keep_pace(&self, pace: &mut Pace, bytes: u64) {
-        match pace.pause_ns(self.reactor.clock_ns(), bytes, self.shared.rate_bytes_per_s) {
-            // Members in memory answer at once: without a pause nobody else would have a turn.
-            0 => self.reactor.yield_now().await,
-            pause_ns => self.rest(pause_ns).await,
-        }
-        let elapsed = self.reactor.clock_ns().saturating_sub(pace.begun_ns).max(1);
-        let per_s = pace.bytes as u128 * SECOND_NS as u128 / elapsed as u128;
-        self.shared.rebuild_bytes_per_s.store(per_s as u64, Relaxed);
-        if elapsed > 10 * SECOND_NS {
-            // What was slow or fast long ago says nothing of now.
-            (pace.begun_ns, pace.bytes) = (pace.begun_ns + elapsed / 2, pace.bytes / 2);
-        }
-    }
-
     /// Records how far it has got, so that a restart goes on from there.
     async fn note_rebuilt(self: &Rc<Self>, member: usize, joins: u32) -> Result<(), Status> {
         let rows = self.shared.rebuilt_rows.load(Acquire);
@@ -270,23 +233,5 @@ impl Inner {
             superblock.members[member].rebuilt_rows = rows;
         }
         self.write_superblocks().await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rebuild_that_was_kept_from_its_rate_makes_up_for_little_of_it() {
-        let mut pace = Pace { begun_ns: 0, bytes: 0, due_ns: 0 };
-        let (step, rate) = (256 << 10, 1 << 20);
-        assert_eq!(pace.pause_ns(0, step, rate), SECOND_NS / 4);
-        let late_ns = 10 * SECOND_NS;
-        assert_eq!(pace.pause_ns(late_ns, step, rate), SECOND_NS / 4 - CATCH_UP_MAX_NS);
-        assert_eq!(pace.pause_ns(late_ns, step, rate), SECOND_NS / 2 - CATCH_UP_MAX_NS);
-        assert_eq!(pace.pause_ns(late_ns, step, u64::MAX), SECOND_NS / 2 - CATCH_UP_MAX_NS);
-        let mut unlimited = Pace { begun_ns: 0, bytes: 0, due_ns: 0 };
-        assert_eq!(unlimited.pause_ns(late_ns, step, 0), PAUSE_NS);
     }
 }

@@ -11,7 +11,7 @@ use crate::format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
 use crate::format::superblock::{Role, Superblock};
 use crate::meta::catalog::{SNAPSHOT_MARK, volume_part};
 use crate::meta::{self, Edit};
-use crate::shard::{Shard, Succession};
+use crate::shard::{Defect, Shard, Succession};
 use crate::units::Below;
 use crate::volume::{PoolVolume, Shown};
 use bdev::Status;
@@ -34,6 +34,20 @@ struct Wanted {
     /// What it is a copy of.
     content: Option<Uuid>,
     shown: Shown,
+}
+
+/// A volume that is to become what a snapshot is.
+struct Returning {
+    /// The snapshot's layer.
+    below: u32,
+    volume: Arc<PoolVolume>,
+}
+
+impl Returning {
+    /// The volume's uppermost layer, which goes.
+    fn former(&self) -> u32 {
+        self.volume.shown().layer()
+    }
 }
 
 impl Pool {
@@ -130,16 +144,30 @@ impl Pool {
         Ok(volume)
     }
 
-    /// Makes a volume what one of its snapshots is, size included. What was written since is given up; later snapshots stay.
-    /// It takes no time. Hosts that use the volume find it changed under them: nobody should.
+    /// Makes a volume what one of its snapshots is, as [`roll_back_all`](Self::roll_back_all).
     pub async fn roll_back(&self, reactor: &Rc<Reactor>, snapshot: &str) -> Result<(), PoolError> {
-        let source = self.of_name(snapshot)?;
-        let Some((volume, _)) = snapshot.rsplit_once(SNAPSHOT_MARK).filter(|_| source.identity().is_snapshot) else {
-            return Err(self
-                .shared
-                .refuse(Grounds::Value, format!("'{snapshot}' is no snapshot: those are named 'volume@snapshot'")));
-        };
-        self.roll_back_volume(reactor, volume, snapshot).await
+        self.roll_back_all(reactor, &[snapshot]).await
+    }
+
+    /// Makes volumes what one snapshot of each is, size included, all of them or, after a crash, none. What was written since is given
+    /// up; later snapshots stay. It takes no time. Hosts that use the volumes find them changed under them: nobody should.
+    pub async fn roll_back_all(&self, reactor: &Rc<Reactor>, snapshots: &[&str]) -> Result<(), PoolError> {
+        let mut all: Vec<Returning> = Vec::new();
+        for snapshot in snapshots {
+            let source = self.of_name(snapshot)?;
+            let Some((volume, _)) = snapshot.rsplit_once(SNAPSHOT_MARK).filter(|_| source.identity().is_snapshot)
+            else {
+                let reason = format!("'{snapshot}' is no snapshot: those are named 'volume@snapshot'");
+                return Err(self.shared.refuse(Grounds::Value, reason));
+            };
+            let returning = self.returning(volume, snapshot)?;
+            if all.iter().any(|other| other.former() == returning.former()) {
+                let reason = format!("volume '{volume}' is named twice: it cannot become what two snapshots are");
+                return Err(self.shared.refuse(Grounds::Value, reason));
+            }
+            all.push(returning);
+        }
+        self.return_all(reactor, all).await
     }
 
     /// The same of a volume that goes on from the snapshot, whosever that is.
@@ -149,23 +177,35 @@ impl Pool {
         volume: &str,
         snapshot: &str,
     ) -> Result<(), PoolError> {
+        let returning = self.returning(volume, snapshot)?;
+        self.return_all(reactor, vec![returning]).await
+    }
+
+    fn returning(&self, volume: &str, snapshot: &str) -> Result<Returning, PoolError> {
         let (source, volume) = (self.of_name(snapshot)?, self.live(volume)?);
         if volume.identity().origin != source.identity().origin {
             let reason = format!("'{snapshot}' is not a snapshot of this volume '{}'", volume.identity().name);
             return Err(self.shared.refuse(Grounds::Value, reason));
         }
-        let (shared, layer, shown) = (self.shared.clone(), source.shown().layer(), volume.shown().clone());
-        let former = shown.layer();
+        Ok(Returning { below: source.shown().layer(), volume })
+    }
+
+    async fn return_all(&self, reactor: &Rc<Reactor>, all: Vec<Returning>) -> Result<(), PoolError> {
+        let steps: Vec<(u32, u32, Shown)> =
+            all.iter().map(|one| (one.former(), one.below, one.volume.shown().clone())).collect();
+        let (shared, formers) = (self.shared.clone(), steps.iter().map(|(former, ..)| *former).collect::<Vec<_>>());
         let roll = move |there: Rc<Reactor>| async move {
             let control = Control::of(&there, &shared)?;
-            let layer = control.roll_back(former, layer, shown).await?;
+            let layers = control.roll_back(&steps).await?;
             control.reap_beside();
-            Ok::<_, PoolError>(layer)
+            Ok::<_, PoolError>(layers)
         };
-        let layer = reactor.call_on(self.shared.control, roll).await?;
+        let layers = reactor.call_on(self.shared.control, roll).await?;
         let mut volumes = self.known_volumes();
-        volumes.remove(former);
-        volumes.insert(layer, volume);
+        for ((one, former), layer) in all.into_iter().zip(formers).zip(layers) {
+            volumes.remove(former);
+            volumes.insert(layer, one.volume);
+        }
         Ok(())
     }
 
@@ -227,14 +267,26 @@ impl Pool {
         Ok(layers)
     }
 
-    /// Deletes a snapshot. What the layer above it shows becomes that one's own, in the background; while several clones lie
-    /// over it, its blocks stay. Nobody may use it any more.
+    /// Deletes a snapshot, as [`delete_snapshots`](Self::delete_snapshots).
     pub async fn delete_snapshot(&self, reactor: &Rc<Reactor>, name: &str) -> Result<(), PoolError> {
-        let snapshot = self.of_name(name)?;
-        if !snapshot.identity().is_snapshot {
-            return Err(self.shared.refuse(Grounds::Value, format!("'{name}' is a volume, not a snapshot")));
+        self.delete_snapshots(reactor, &[name]).await
+    }
+
+    /// Deletes snapshots, all of them at once. What the layer above one shows becomes that one's own, in the background; while several
+    /// clones lie over it, its blocks stay. Nobody may use them any more.
+    pub async fn delete_snapshots(&self, reactor: &Rc<Reactor>, names: &[&str]) -> Result<(), PoolError> {
+        let mut all: Vec<Arc<PoolVolume>> = Vec::new();
+        for name in names {
+            let snapshot = self.of_name(name)?;
+            if !snapshot.identity().is_snapshot {
+                return Err(self.shared.refuse(Grounds::Value, format!("'{name}' is a volume, not a snapshot")));
+            }
+            if all.iter().any(|other| other.layer() == snapshot.layer()) {
+                return Err(self.shared.refuse(Grounds::Value, format!("'{name}' is named twice")));
+            }
+            all.push(snapshot);
         }
-        self.let_go_beside(reactor, snapshot).await
+        self.let_all_go_beside(reactor, &all).await
     }
 
     /// Has a volume or snapshot go; what it has is given back in the background.
@@ -363,24 +415,34 @@ impl Control {
         Ok(entry)
     }
 
-    /// Lays a new layer over `below` which takes the place of `former`; its number.
-    async fn roll_back(&self, former: u32, below: u32, shown: Shown) -> Result<u32, PoolError> {
+    /// Lays new layers, each over the second one of a step and in the place of the first; their numbers.
+    async fn roll_back(&self, steps: &[(u32, u32, Shown)]) -> Result<Vec<u32>, PoolError> {
         let _alone = self.alone().await;
-        self.check_room(1)?;
-        let (volume, snapshot) = (self.entry(former)?, self.entry(below)?);
-        self.expect_state(&volume, VolumeState::Live)?;
-        self.expect_state(&snapshot, VolumeState::Snapshot)?;
-        let id = self.catalog.borrow().next_id();
-        let blocks = snapshot.blocks;
-        let mut edit = Edit::default();
-        edit.put(VolumeEntry { state: VolumeState::Deleting, ..volume.clone() });
-        edit.put(VolumeEntry { id, parent: below, overlap: blocks, blocks, ..volume });
+        self.check_room(steps.len())?;
+        let first = self.catalog.borrow().next_id();
+        let (mut edit, mut successions) = (Edit::default(), Vec::new());
+        for (id, (former, below, shown)) in (first..).zip(steps) {
+            let (volume, snapshot) = (self.entry(*former)?, self.entry(*below)?);
+            self.expect_state(&volume, VolumeState::Live)?;
+            self.expect_state(&snapshot, VolumeState::Snapshot)?;
+            let blocks = snapshot.blocks;
+            edit.put(VolumeEntry { state: VolumeState::Deleting, ..volume.clone() });
+            edit.put(VolumeEntry { id, parent: *below, overlap: blocks, blocks, ..volume });
+            let succession = Succession { from: *former, to: id, below: Below { layer: *below, blocks } };
+            successions.push((succession, shown.clone()));
+            if self.shared.defect == Some(Defect::RollBackApart) {
+                self.change(std::mem::take(&mut edit)).await?;
+            }
+        }
         self.change(edit).await?;
-        shown.shrink_to(blocks);
-        let succession = Succession { from: former, to: id, below: Below { layer: below, blocks } };
-        self.succeed(vec![(succession, shown.clone())]).await?;
-        shown.resize(blocks);
-        Ok(id)
+        for (succession, shown) in &successions {
+            shown.shrink_to(succession.below.blocks);
+        }
+        self.succeed(successions.clone()).await?;
+        for (succession, shown) in &successions {
+            shown.resize(succession.below.blocks);
+        }
+        Ok(successions.iter().map(|(succession, _)| succession.to).collect())
     }
 
     /// Has the layers go, which are in these states; volumes only with all of their snapshots.

@@ -271,6 +271,8 @@ pub enum Defect {
     FreezeEarly,
     /// Flattening a volume leaves out every second block that it shows of another one.
     FlattenHalf,
+    /// Volumes that are rolled back together are so one after the other.
+    RollBackApart,
     /// An extent hides what lies below it before the record that gives it to its volume is durable.
     HideEarly,
     /// A segment of the log to which a write has failed is not used again until the pool is opened again.
