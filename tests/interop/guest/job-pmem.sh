@@ -1,8 +1,10 @@
 # guest job: a pool whose log lies in persistent memory: an NVDIMM with a DAX file system and one as a DAX device, and
 # virtio-pmem, whose stores are durable only when the kernel is told to flush. /dev/vda is for capacity, /dev/vdb for notes.
 # env: STAGE 1 (everything; ends in a crash of the machine under I/O) | 2 (after that crash: all must be there)
+#      [LOG_ON file | device: the log that is worked on and crashed is a file on ext4 with DAX, or the DAX device itself; what is durable
+#      and what is not is asked with the file alone]
 #      [LOG_DAX: empty to leave DAX off at the crash, with a log that is allowed to be volatile: the mutation]
-LOG_DAX=${LOG_DAX-yes}
+LOG_DAX=${LOG_DAX-yes}; LOG_ON=${LOG_ON:-file}
 . /guestnode.sh
 insmod_dep nfit; insmod_dep nd_pmem; insmod_dep device_dax; insmod_dep dax_pmem; insmod_dep virtio_pmem
 
@@ -16,13 +18,19 @@ pmem_of() { # nvdimm|virtio
     done
 }
 dax() { ls /dev/dax* 2>/dev/null | head -n 1; }
-there() { [ -n "$(pmem_of nvdimm)" ] && [ -n "$(pmem_of virtio)" ]; }
+there() { [ -n "$(pmem_of nvdimm)" ] && [ -n "$(pmem_of virtio)" ] && [ -n "$(dax)" ]; }
 mount_log() { # DEVICE [dax]
     mkdir -p /mnt/p && mount -t ext4 ${2:+-o $2} "$1" /mnt/p && if [ -n "$2" ]; then grep -q 'mnt/p.*dax' /proc/mounts; fi
 }
 make_fs() { mkfs.ext4 -q -F -b 4096 "$1"; }
 
+# The log of the pool that is worked on: log_at, once its file system is mounted or its device is there.
 log_at=/mnt/p/log
+log_ready() { # [new]: on a file system that is made now
+    if [ $LOG_ON = device ]; then log_at=$(dax); return; fi
+    [ -z "$1" ] || make_fs "/dev/$(pmem_of nvdimm)" || return 1
+    mount_log "/dev/$(pmem_of nvdimm)" ${LOG_DAX:+dax}
+}
 durable_config() {
     _volatile=; [ -n "$LOG_DAX" ] || _volatile=", volatile = true"
     node_devices capacity /dev/vda
@@ -39,7 +47,7 @@ verify() { power_loss verify /dev/nvme0n1 /dev/vdb 7; }
 
 if [ "$STAGE" = 2 ]; then
     must devices wait_until 10 there
-    must mount-after-crash mount_log "/dev/$(pmem_of nvdimm)" ${LOG_DAX:+dax}
+    must log-after-crash log_ready
     durable_config >/tmp/node.toml
     must node-after-crash node_start
     step log-as-before log_as_meant
@@ -70,34 +78,37 @@ labelled() { # PATH: taken only when told that it may be lost, and said to be so
 destroy() { remuda pool destroy hot --yes; }
 accepted() { create "$1" && durable && destroy; }
 
-node_devices capacity /dev/vda >/tmp/node.toml
-must node node_start
-step tmpfs-refused not_durable /tmp/log
-step block-device-refused not_durable "$NVDIMM"
-must ext4-no-dax make_fs "$NVDIMM"; must mount-no-dax mount_log "$NVDIMM"
-step ext4-no-dax-refused not_durable $log_at
-step ext4-no-dax-labelled labelled $log_at
-umount /mnt/p
-# (the file system itself works with DAX there, and the mapping is refused all the same: a fence is not enough for it)
-must virtio-pmem-ext4 make_fs "$VIRTIO"; must virtio-pmem-mount mount_log "$VIRTIO" dax
-step virtio-pmem-refused not_durable $log_at
-step virtio-pmem-labelled labelled $log_at
-umount /mnt/p
-block_log() {
-    remuda device create vlog --kind file "path=$VIRTIO" block_size=4096 &&
-        remuda pool create hot --log vlog --capacity capacity --force && durable && destroy && remuda device delete vlog
+ask_what_is_durable() {
+    node_devices capacity /dev/vda >/tmp/node.toml
+    must node node_start
+    step tmpfs-refused not_durable /tmp/log
+    step block-device-refused not_durable "$NVDIMM"
+    must ext4-no-dax make_fs "$NVDIMM"; must mount-no-dax mount_log "$NVDIMM"
+    step ext4-no-dax-refused not_durable $log_at
+    step ext4-no-dax-labelled labelled $log_at
+    umount /mnt/p
+    # (the file system itself works with DAX there, and the mapping is refused all the same: a fence is not enough for it)
+    must virtio-pmem-ext4 make_fs "$VIRTIO"; must virtio-pmem-mount mount_log "$VIRTIO" dax
+    step virtio-pmem-refused not_durable $log_at
+    step virtio-pmem-labelled labelled $log_at
+    umount /mnt/p
+    block_log() {
+        remuda device create vlog --kind file "path=$VIRTIO" block_size=4096 &&
+            remuda pool create hot --log vlog --capacity capacity --force && durable && destroy && remuda device delete vlog
+    }
+    step virtio-pmem-block-log block_log
+    step dax-device accepted "$DAX"
+    must dax-ext4 make_fs "$NVDIMM"; must dax-mount mount_log "$NVDIMM" dax
+    step dax-file accepted $log_at
+    rm -f $log_at
+    too_large() { SIZE=1GiB create /mnt/p/large; [ $? != 0 ] && node_ready; }
+    step larger-than-file-system too_large
+    node_kill; umount /mnt/p
 }
-step virtio-pmem-block-log block_log
-step dax-device accepted "$DAX"
-must dax-ext4 make_fs "$NVDIMM"; must dax-mount mount_log "$NVDIMM" dax
-step dax-file accepted $log_at
-rm -f $log_at
-too_large() { SIZE=1GiB create /mnt/p/large; [ $? != 0 ] && node_ready; }
-step larger-than-file-system too_large
-node_kill; umount /mnt/p
+[ $LOG_ON = device ] || ask_what_is_durable
 
 # --- work, a killed process, a crashed machine ----------------------------------------------------
-must make-log make_fs "$NVDIMM"; must mount-log mount_log "$NVDIMM" ${LOG_DAX:+dax}
+must log log_ready new
 durable_config >/tmp/node.toml
 must pool node_start
 step log-as-meant log_as_meant

@@ -8,6 +8,8 @@ record() {
     mkdir -p "$RESULTS_DIR/$2"
     {
         if [ "$3" = 0 ]; then echo "result ok"; else echo "result FAILED"; fi
+        # (of a job without a guest, on the kernel that is here)
+        [ "$2" != local ] || echo "kernel $(uname -r | cut -d- -f1)"
         [ ! -e "$4" ] || sed -n -e '/^STEP connect: ok (SPDK/{h; s/.*(\(.*\))/peer \1/p; g}' -e 's/^GUEST-UP \([^ ]*\).*/kernel \1/p' \
             -e 's/^STEP \([^ ]*\): \(ok\|refused\|FAIL\).*/step \1 \2/p' "$4"
     } >"$file"
@@ -51,6 +53,11 @@ matrix() {
         done
         echo
     }
+    # What runs on the kernel of the machine itself.
+    without_a_guest() {
+        [ ! -e "$RESULTS_DIR/local/zram" ] ||
+            echo "\`zram\` has no guest: a node on zram devices of a machine with Linux $(kernel_of local): $(cell local zram)."
+    }
     cat <<PAGE
 # Interop matrix
 
@@ -71,7 +78,9 @@ PAGE
     cat <<PAGE
 
 \`host\` is our host on the kernel's target, with a path to each of two of its ports, \`authentication-host\` and \`tls-host\` too; \`pmem\` is a node in the guest under our own host, \`zoned-drive\` one under the kernel's, on drives of the guest, \`vhost\` a volume as QEMU's disk, \`vhost-boot\` one that a guest starts from; in the others the kernel's host works on our target.
-6.1 cannot authenticate hosts, and has no TLS.
+6.1 cannot authenticate hosts, and has no TLS. The \`power-mutations\` are ok when what a device forgot is missed; a full run has them
+with the newer kernel alone. \`streams\` wants a QEMU and a kernel that are newer than Debian 12's.
+$(without_a_guest)
 
 $(peers)
 

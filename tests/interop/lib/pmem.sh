@@ -26,7 +26,10 @@ pmem_until_crash() { # KERNEL [VAR=value ...]: all that is asked of it, up to a 
     pmem_guest "$PMEM_GUEST" 1 "$@" || grep -q CRASH-NOW "$w/console"
 }
 pmem() { # KERNEL
-    pmem_until_crash "$1" && pmem_guest "$PMEM_GUEST" 2
+    local log
+    for log in file device; do
+        pmem_until_crash "$1" LOG_ON=$log && pmem_guest "$PMEM_GUEST" 2 LOG_ON=$log || return 1
+    done
 }
 # The same with a log in the page cache, which dies with the machine: the pool must miss it, or its readers the blocks.
 pmem_mutation() { # KERNEL
