@@ -20,6 +20,7 @@ mod pool_care;
 mod pools;
 mod refusals;
 mod reservations;
+mod simulate;
 mod snapshots;
 mod state;
 mod tls;

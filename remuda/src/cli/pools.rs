@@ -154,13 +154,15 @@ Examples:
         /// Name
         name: String,
     },
-    /// Predict from a block trace what a shaped pool would write, absorb and cache, before there is one
+    /// Predict from a block trace what a pool would write, absorb and cache, before there is one
     #[command(after_help = "\
 Examples:
   fio --name=app --write_iolog=app.log ...          then, or: blktrace -d /dev/sda -o - | blkparse -i - > app.log
   remuda pool simulate --trace app.log --capacity 15TiB --log 400GiB --overprovision 20
-  remuda pool simulate --trace app.log --capacity 15TiB --log 400GiB --cache 64GiB,256GiB --json")]
-    Simulate(SimulateArgs),
+  remuda pool simulate --trace app.log --capacity 15TiB --log 400GiB --drive streams --cache 64GiB,256GiB --json
+  remuda pool simulate --trace app.log --capacity 100TiB --log 400GiB --shape warm --cache 4TiB --write-budget 300GiB
+  blkparse -i sda | remuda pool simulate --trace - --shape hot --capacity 15TiB --log 400GiB")]
+    Simulate(Box<SimulateArgs>),
     /// Give up the log of a pool after its device was lost; without --yes-lose-data, say what that would lose
     ForgetLog(ForgetLogArgs),
     /// Destroy a pool and all of its volumes

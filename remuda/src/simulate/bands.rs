@@ -1,5 +1,7 @@
 //! The bands of a shaped pool as a policy: victims and ages as the engine has them, by the engine's own rules (`engine::policy`), on a
-//! modelled drive without write streams, so that what is moved goes to one band at a time, in turns with what comes from the log. Data is counted in blocks; a stripe's header takes one block of 256. Padding is left out.
+//! modelled drive. What is moved goes to one band at a time, in turns with what comes from the log, as the engine has it on drives
+//! without write streams; on others it makes no difference. Data is counted in blocks; a stripe's header takes one block of 256. Padding
+//! is left out.
 
 use super::drive::Drive;
 use super::space::{BLOCK, GROUP_BLOCKS};
@@ -110,6 +112,16 @@ impl BandModel {
         }
     }
 
+    /// Blocks of all bands.
+    pub fn blocks(&self) -> u64 {
+        u64::from(self.shape.bands) * u64::from(self.shape.band_blocks)
+    }
+
+    /// Whether all bands have been written once more than filling them took.
+    pub fn is_steady(&self) -> bool {
+        self.counts.user + self.counts.collected >= 2 * self.blocks()
+    }
+
     /// Of the last victim the blocks that were needed, and all.
     pub fn last_victim(&self) -> (u32, u32) {
         (self.victim_valid, self.slots)
@@ -125,7 +137,7 @@ impl BandModel {
         if band.state == State::Closed && band.valid == 0 {
             band.state = State::Free;
             self.free.push_back(number);
-            self.drive.trim(self.offset(number, 0), self.band_bytes());
+            self.drive.free_band(self.start(number), self.band_bytes());
         }
     }
 
@@ -133,8 +145,14 @@ impl BandModel {
         u64::from(self.shape.band_blocks) * BLOCK
     }
 
-    fn offset(&self, band: u32, slot: u32) -> u64 {
-        u64::from(band) * self.band_bytes() + u64::from(slot) * BLOCK
+    fn start(&self, band: u32) -> u64 {
+        u64::from(band) * self.band_bytes()
+    }
+
+    /// Gives the drive blocks of a band, from a slot on.
+    fn write(&mut self, band: u32, stream: usize, slot: u32, blocks: u32) {
+        let (start, offset) = (self.start(band), u64::from(slot) * BLOCK);
+        self.drive.write_band(start, offset, u64::from(blocks) * BLOCK, stream as u16);
     }
 
     fn append(&mut self, stream: usize, block: u32, stamp: u64) {
@@ -157,13 +175,13 @@ impl BandModel {
             // What is left of the last unit, and the headers.
             let from = slots / GROUP_BLOCKS * GROUP_BLOCKS;
             self.counts.headers += u64::from(self.shape.band_blocks - slots);
-            self.drive.write(self.offset(number, from), u64::from(self.shape.band_blocks - from) * BLOCK);
+            self.write(number, stream, from, self.shape.band_blocks - from);
             self.open[stream] = None;
             let band = &mut self.bands[number as usize];
             (band.state, band.closed) = (State::Closed, self.clock);
             self.free_if_empty(number);
         } else if written.is_multiple_of(GROUP_BLOCKS) {
-            self.drive.write(self.offset(number, written - GROUP_BLOCKS), u64::from(GROUP_BLOCKS) * BLOCK);
+            self.write(number, stream, written - GROUP_BLOCKS, GROUP_BLOCKS);
         }
     }
 
@@ -220,12 +238,16 @@ impl BandModel {
 
 #[cfg(test)]
 mod tests {
+    use super::super::drive::{DriveKind, DriveShape};
     use super::*;
     use base::Rng;
 
     fn model(bands: u32, blocks: u32) -> BandModel {
         let shape = BandShape { bands, band_blocks: 256, unit_blocks: 16, shards: 1, blocks };
-        BandModel::new(shape, Drive::new(u64::from(bands) * 256 * BLOCK, 10, 64 << 10).unwrap())
+        let (bytes, band_bytes) = (u64::from(bands) * 256 * BLOCK, 256 * BLOCK);
+        let kind = DriveKind::Conventional;
+        let drive = Drive::new(DriveShape { kind, bytes, band_bytes, spare_percent: 10, unit_bytes: 64 << 10 });
+        BandModel::new(shape, drive.unwrap())
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The log of a shaped pool as a policy: writes are appended, and of what is older than a share of the log, the extent whose record is
-//! the oldest goes to the capacity device, by the engine's own rules (`engine::log_policy`, `engine::Heat`): without what is young of it, when
-//! it has enough that is old, and without what is written often, when there is a budget for that. A block that is written again before
-//! is absorbed.
+//! The log of a pool as a policy: writes are appended, and of what is older than a share of the log, the extent whose record is
+//! the oldest goes to the capacity device, by the engine's own rules (`engine::log_policy`, `engine::Heat`). In place it gives all that it
+//! has; to bands it goes without what is young of it, when it has enough that is old, and without what is written often, when there is
+//! a budget for that. When nobody has written for a while, everything goes. A block that is written again before is absorbed.
 
 use super::space::Touch;
+use engine::log_policy::Placement;
 use engine::{Heat, log_policy};
 use std::collections::VecDeque;
 
@@ -13,6 +14,8 @@ const GROUP_BLOCKS: u64 = 16;
 /// What a log is made of.
 #[derive(Clone, Copy)]
 pub struct LogShape {
+    /// Where what leaves it goes.
+    pub placement: Placement,
     /// Blocks of the log, and those in front of which it is.
     pub log_blocks: u64,
     pub blocks: u32,
@@ -24,6 +27,8 @@ pub struct LogShape {
 
 pub struct LogModel {
     kept: usize,
+    /// An extent that is destaged gives all that it has.
+    gives_all: bool,
     /// Old blocks for which an extent is destaged without the others, where the bands cost little.
     least: u32,
     heat: Option<Heat>,
@@ -41,11 +46,12 @@ pub struct LogModel {
 }
 
 impl LogModel {
-    pub fn new(LogShape { log_blocks, blocks, shift, reinsertion }: LogShape) -> LogModel {
-        let kept = log_policy::kept(log_blocks * GROUP_BLOCKS / (GROUP_BLOCKS + 1));
+    pub fn new(LogShape { placement, log_blocks, blocks, shift, reinsertion }: LogShape) -> LogModel {
+        let kept = log_policy::kept(placement, log_blocks * GROUP_BLOCKS / (GROUP_BLOCKS + 1));
         let heat = || Heat::new(log_blocks, u64::from(blocks), Some(reinsertion), None);
         LogModel {
             kept: (kept as usize).max(1),
+            gives_all: placement != Placement::Bands,
             least: (log_policy::OLD_BLOCKS_MIN >> shift).max(1),
             heat: (reinsertion > 0).then(heat),
             records: VecDeque::new(),
@@ -63,9 +69,14 @@ impl LogModel {
         self.newest[block as usize] != 0
     }
 
-    /// A user writes a block; adds to `out` what is destaged for it. Of the last victim of the collector `valid` blocks of `whole` were
-    /// needed.
-    pub fn write(&mut self, touch: Touch, (valid, whole): (u32, u32), out: &mut Vec<u32>) {
+    /// Whether it has as much as is kept: what comes now makes something leave it, or is absorbed.
+    pub fn is_full(&self) -> bool {
+        self.records.len() >= self.kept
+    }
+
+    /// A user writes a block; adds to `out` what is destaged for it, each block with its extent. Of the last victim of the collector
+    /// `valid` blocks of `whole` were needed.
+    pub fn write(&mut self, touch: Touch, (valid, whole): (u32, u32), out: &mut Vec<(u32, u32)>) {
         let Touch { block, extent, .. } = touch;
         self.written += 1;
         if let Some(heat) = &self.heat {
@@ -102,10 +113,27 @@ impl LogModel {
         self.newest[block as usize] = 0;
     }
 
+    /// Nobody has written for a while: adds to `out` all that there is.
+    pub fn settle(&mut self, out: &mut Vec<(u32, u32)>) {
+        while let Some((oldest, extent, sequence)) = self.records.pop_front() {
+            if self.newest[oldest as usize] == sequence {
+                self.newest[oldest as usize] = 0;
+                out.push((oldest, extent));
+            }
+        }
+        self.extents.iter_mut().for_each(Vec::clear);
+    }
+
     /// The turn of an extent has come, of which the log has something older than everything else.
-    fn destage(&mut self, extent: u32, least: u32, out: &mut Vec<u32>) {
+    fn destage(&mut self, extent: u32, least: u32, out: &mut Vec<(u32, u32)>) {
         let mut all = std::mem::take(&mut self.extents[extent as usize]);
         all.retain(|block| self.has(*block));
+        // One that was trimmed and written again is there twice.
+        all.sort_unstable();
+        all.dedup();
+        if self.gives_all {
+            return self.give(&all, extent, out);
+        }
         let age = |block: &u32| self.sequence.wrapping_sub(self.newest[*block as usize]) as usize;
         let young = self.records.len() - self.records.len() / log_policy::AGES;
         let (old, mut stays): (Vec<u32>, Vec<u32>) = all.into_iter().partition(|block| age(block) >= young);
@@ -120,12 +148,16 @@ impl LogModel {
             stays = hot;
             due.extend(others);
         }
-        due.iter().for_each(|block| self.newest[*block as usize] = 0);
-        out.extend(due);
+        self.give(&due, extent, out);
         self.reinserted += again.len() as u64;
         again.iter().for_each(|block| self.append(*block, extent));
         stays.extend(again);
         self.extents[extent as usize] = stays;
+    }
+
+    fn give(&mut self, due: &[u32], extent: u32, out: &mut Vec<(u32, u32)>) {
+        due.iter().for_each(|block| self.newest[*block as usize] = 0);
+        out.extend(due.iter().map(|block| (*block, extent)));
     }
 }
 
@@ -134,13 +166,13 @@ mod tests {
     use super::*;
 
     fn log(log_blocks: u64, shift: u32, reinsertion: u32) -> LogModel {
-        LogModel::new(LogShape { log_blocks, blocks: 1 << 14, shift, reinsertion })
+        LogModel::new(LogShape { placement: Placement::Bands, log_blocks, blocks: 1 << 14, shift, reinsertion })
     }
 
     fn write(log: &mut LogModel, block: u32, extent: u32) -> Vec<u32> {
         let mut out = Vec::new();
         log.write(Touch { block, extent, bytes: 4096 }, (0, 1), &mut out);
-        out
+        out.into_iter().map(|(block, _)| block).collect()
     }
 
     #[test]
@@ -163,6 +195,34 @@ mod tests {
         assert!(write(&mut log, 53, 1).is_empty(), "50 was due and is not needed");
         assert!(write(&mut log, 54, 1).is_empty(), "2 was due and is gone");
         assert_eq!(write(&mut log, 55, 1), [51, 53, 54, 55]);
+    }
+
+    #[test]
+    fn in_place_an_extent_gives_all_that_it_has_and_at_rest_everything_goes() {
+        let shape =
+            LogShape { placement: Placement::InPlace, log_blocks: 200, blocks: 1 << 14, shift: 0, reinsertion: 0 };
+        let mut log = LogModel::new(shape);
+        let kept = log.kept as u32;
+        assert_eq!(kept, 94, "half, less headers");
+        (0..kept).for_each(|block| assert!(write(&mut log, block, 0).is_empty()));
+        assert_eq!(write(&mut log, kept, 0).len() as u32, kept + 1);
+        write(&mut log, 3000, 1);
+        write(&mut log, 3000, 1);
+        let mut out = Vec::new();
+        log.settle(&mut out);
+        assert_eq!(out, [(3000, 1)]);
+        assert!(!log.has(3000) && write(&mut log, 3000, 1).is_empty());
+    }
+
+    #[test]
+    fn what_was_trimmed_and_written_again_is_destaged_once() {
+        let mut log = log(7, 0, 0);
+        write(&mut log, 1, 0);
+        log.trim(1);
+        write(&mut log, 1, 0);
+        write(&mut log, 50, 1);
+        assert!(write(&mut log, 51, 1).is_empty());
+        assert_eq!(write(&mut log, 52, 1), [1]);
     }
 
     #[test]

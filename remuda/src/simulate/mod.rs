@@ -1,39 +1,51 @@
-//! `remuda pool simulate`: what a shaped pool would do with a block trace, before there is one: write amplification, what its log
-//! absorbs, what a read cache would catch, and what the same drive would program without a pool.
+//! `remuda pool simulate`: what a pool would do with a block trace, before there is one: write amplification, what its log
+//! absorbs, what a read cache or a warm pool's flash cache would catch, and what the same drive would program without a pool.
 //!
-//! Policies alone, without time: the pool is planned as `pool create` plans it, its log, bands and collector follow the engine's
-//! rules, the drive is the model of `bdev::model_ssd`. The trace is read as a stream, and played again until the collector has
+//! Policies alone: the pool is planned as `pool create` plans it, its log, bands, collector and flash cache follow the engine's
+//! rules, the drive is the model of `bdev::model_ssd`. Of time there is what the trace says, for what waits for it: a write budget, and
+//! pauses of writers. The trace is read as a stream, and played again until what is asked about has
 //! reached a steady state; the last pass is measured.
 
+mod args;
 mod bands;
 mod cache;
+mod capacity;
+mod clock;
 mod drive;
+mod flash;
+mod in_place;
 mod log;
+mod log_bytes;
+mod plan;
 mod report;
 mod space;
 mod trace;
 
 use crate::cli::exit::{Exit, Failure};
 use crate::cli::{Context, output};
-use bands::{BandCounts, BandModel, BandShape, NoRoom};
+pub use args::SimulateArgs;
+use args::{PoolShape, usage};
+use bands::{BandModel, BandShape, NoRoom};
 use base::ByteSize;
 use cache::Cache;
-use clap::Args;
-use drive::Drive;
-use engine::{CreateOptions, Shape, layout};
+use capacity::{Capacity, CapacityCounts};
+use clock::{Clock, Survey, Timing};
+use drive::{Drive, DriveKind, DriveShape};
+use engine::ShardTuning;
+use flash::{CachePass, FlashCaches};
+use in_place::InPlace;
 use log::{LogModel, LogShape};
+use log_bytes::LogBytes;
+use plan::{Plan, plan};
 use space::{BLOCK, BLOCKS_MAX, Full, GROUP_BLOCKS, Space, Touch};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use trace::{Access, Event, Format, Kind, Trace};
-use uuid::Uuid;
+use trace::{Access, Kind, Trace};
 
 /// Other sizes of the log for which absorption is told, as parts of the one that was asked for.
 const LOG_PARTS: [(u64, u64); 4] = [(1, 4), (1, 2), (2, 1), (4, 1)];
 /// Sizes of a read cache, as parts of the capacity.
 const CACHE_PARTS: [u64; 4] = [64, 32, 16, 8];
-const CACHES_MAX: usize = 16;
 /// Longest part of an access that is simulated before somebody who wants an end is looked for.
 const PIECE_BYTES: u64 = 64 << 20;
 
@@ -53,57 +65,6 @@ const GROUPS_PER_WORK: u64 = 16;
 /// The least work of an access.
 const ACCESS_WORK: u64 = 1;
 
-#[derive(Args)]
-pub struct SimulateArgs {
-    /// The trace: a fio iolog (write_iolog=FILE), what blkparse prints, or a binary blktrace (merged by blkparse -d)
-    #[arg(long, value_name = "FILE")]
-    trace: PathBuf,
-    /// What the trace is written in
-    #[arg(long, value_enum, default_value_t = Format::Auto)]
-    format: Format,
-    /// Capacity device
-    #[arg(long, value_name = "SIZE")]
-    capacity: ByteSize,
-    /// Log device; it also holds the index, 0.4 % of the capacity
-    #[arg(long, value_name = "SIZE")]
-    log: ByteSize,
-    /// Percent of the capacity that volumes do not get
-    #[arg(long, value_name = "PERCENT", default_value_t = layout::OVERPROVISION_DEFAULT)]
-    overprovision: u8,
-    /// Writes to the capacity device are multiples of this [default: 64KiB]
-    #[arg(long, value_name = "SIZE")]
-    write_unit: Option<ByteSize>,
-    /// Bytes that are written and collected as one [default: by size]
-    #[arg(long, value_name = "SIZE")]
-    band: Option<ByteSize>,
-    /// Percent of the volumes' space that holds data before the trace begins
-    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
-    filled: u8,
-    /// As `reinsertion` of a pool: bytes, of each hundred that are written, that may go to the log once more; a pool of which nothing
-    /// else was asked does it only while writers wait for its drive, which a trace does not tell [default: 0]
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, hide_default_value = true,
-        value_parser = clap::value_parser!(u32).range(0..=i64::from(engine::REINSERTION_PERCENT_MAX)))]
-    reinsertion: u32,
-    /// Percent of flash that the drive has beyond its capacity
-    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
-    drive_spare: u8,
-    /// Indirection unit of the drive: 4KiB to 64KiB
-    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
-    drive_unit: ByteSize,
-    /// Sizes of a read cache to try [default: parts of the capacity]
-    #[arg(long, value_name = "SIZE", value_delimiter = ',')]
-    cache: Vec<ByteSize>,
-    /// Times that the trace is played at most, of which the last is measured
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    passes: u32,
-    /// Which events of a blktrace count
-    #[arg(long, value_enum, default_value_t = Event::Queued)]
-    event: Event,
-    /// Device in a blktrace, such as 8,0, where there are several
-    #[arg(long, value_name = "MAJOR,MINOR")]
-    device: Option<String>,
-}
-
 /// What the trace itself has: of one pass, everything, not a sample.
 #[derive(Clone, Copy, Default)]
 pub struct TraceCounts {
@@ -113,6 +74,8 @@ pub struct TraceCounts {
     pub read_bytes: u64,
     pub trims: u64,
     pub trim_bytes: u64,
+    /// What the writes make of the log device.
+    log: LogBytes,
 }
 
 /// What has been counted so far of what is simulated.
@@ -120,11 +83,10 @@ pub struct TraceCounts {
 pub struct Counts {
     /// Bytes that the trace has written.
     user_bytes: u64,
-    /// Blocks of reads in the first pass, and those that the log answered: played again, a trace would find in a cache what only the
-    /// repetition makes it read twice.
+    /// Blocks of reads, and those that the log answered.
     read_blocks: u64,
     read_from_log: u64,
-    bands: BandCounts,
+    capacity: CapacityCounts,
     /// Blocks that went to the log once more.
     reinserted: u64,
     /// Bytes given to the drive and programmed: of the pool's, and of one without a pool.
@@ -145,31 +107,32 @@ pub struct CacheAside {
     model: Cache,
 }
 
-/// The plan of the pool.
-pub struct Plan {
-    pub volume_bytes: u64,
-    pub log_bytes: u64,
-    pub bands: u32,
-    pub band_bytes: u64,
-    shards: u32,
-    unit_blocks: u32,
-    /// One block in `2^shift` is simulated.
-    pub shift: u32,
-}
-
 /// Everything that is simulated.
 pub struct Simulation {
     pub plan: Plan,
     pub space: Space,
     pub log: LogModel,
-    pub bands: BandModel,
-    pub alone: Drive,
+    pub capacity: Capacity,
+    /// The drive without a pool; none where the capacity device is disks.
+    pub alone: Option<Drive>,
     pub logs: Vec<LogAside>,
+    /// Read caches in front of the pool.
     pub caches: Vec<CacheAside>,
+    /// That of a warm pool, and others beside it.
+    pub flash: Option<FlashCaches>,
+    pub clock: Clock,
     pub trace: TraceCounts,
     counts: Counts,
     log_before: (u64, u64),
-    due: Vec<u32>,
+    /// When somebody wrote last, where the trace says that.
+    written_ns: Option<u64>,
+    /// Times in this pass that nobody had written for so long that everything was destaged.
+    rests: u64,
+    /// Bytes that filling has programmed.
+    filled_bytes: u64,
+    due: Vec<(u32, u32)>,
+    /// What the other logs destage, of which only how much they absorb is asked.
+    due_aside: Vec<(u32, u32)>,
     touched: Vec<Touch>,
     passes: u32,
     work_left: u64,
@@ -179,12 +142,18 @@ pub struct Simulation {
 /// What a run gives.
 pub struct Outcome {
     pub simulation: Simulation,
+    /// Reads are told of the first pass: played again, a trace finds in a cache what only the repetition makes it read twice.
+    pub first: Counts,
+    pub first_caches: Vec<CachePass>,
     /// Of the last pass.
     pub measured: Counts,
+    pub caches: Vec<CachePass>,
     pub format: &'static str,
     pub passes: u32,
-    /// The bands had been written over before the last pass began.
+    /// What has to be written over had been before the last pass began, and a flash cache does the same again and again.
     pub is_steady: bool,
+    /// In the last pass nothing that was written left the log.
+    pub is_absorbed: bool,
 }
 
 enum Stop {
@@ -197,12 +166,6 @@ enum Stop {
 }
 
 pub fn run(context: &Context, args: &SimulateArgs) -> Result<(), Failure> {
-    if ![4, 8, 16, 32, 64].contains(&(args.drive_unit.0 >> 10)) || !args.drive_unit.0.is_power_of_two() {
-        return Err(usage(format!("--drive-unit {}: expected 4KiB, 8KiB, 16KiB, 32KiB or 64KiB", args.drive_unit)));
-    }
-    if args.cache.len() > CACHES_MAX {
-        return Err(usage(format!("--cache: at most {CACHES_MAX} sizes")));
-    }
     let outcome = simulate(args, BOUNDS)?;
     if context.json {
         output::print_json(&report::to_json(args, &outcome));
@@ -212,129 +175,194 @@ pub fn run(context: &Context, args: &SimulateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn usage(text: String) -> Failure {
-    Failure::new(Exit::Usage, text)
+fn failed(error: trace::TraceError) -> Failure {
+    Failure::new(Exit::Failed, error.to_string())
+}
+
+fn open(args: &SimulateArgs) -> Result<Trace, Failure> {
+    Trace::open(&args.trace, args.format, args.event, args.device.as_deref()).map_err(failed)
+}
+
+/// When accesses were. Of a warm pool that has to be known before the first of them, which is taken out of `trace` for that where it
+/// can be read only once.
+fn timing(args: &SimulateArgs, trace: &mut Trace, can_repeat: bool) -> Result<(Timing, Option<Access>), Failure> {
+    if args.shape != PoolShape::Warm {
+        return Ok((Timing::Recorded, None));
+    }
+    let is_twice = |found: bool| match args.duration {
+        Some(_) if found => {
+            Err(usage(format!("--duration: {} says itself when its accesses were; leave it out", args.trace_name())))
+        }
+        _ => Ok(()),
+    };
+    if can_repeat {
+        let Survey { accesses, duration_ns } = Survey::of(&mut open(args)?).map_err(failed)?;
+        is_twice(duration_ns > 0)?;
+        return Ok(match args.duration {
+            _ if duration_ns > 0 => (Timing::Recorded, None),
+            Some(duration_ns) => (Timing::Spread { accesses, duration_ns }, None),
+            None => (Timing::Unknown, None),
+        });
+    }
+    let first = trace.next().map_err(failed)?;
+    is_twice(trace.has_times())?;
+    if args.duration.is_some() {
+        return Err(usage(
+            "--duration spreads accesses evenly, and how many a pipe has is not known: save the trace in a file",
+        ));
+    }
+    Ok((if trace.has_times() { Timing::Recorded } else { Timing::Unknown }, first))
 }
 
 fn simulate(args: &SimulateArgs, bounds: Bounds) -> Result<Outcome, Failure> {
+    args.check()?;
     let interrupt = Arc::new(AtomicBool::new(false));
     let _ = signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, interrupt.clone());
     let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, interrupt.clone());
-    let failed = |error: trace::TraceError| Failure::new(Exit::Failed, error.to_string());
-    let open = || Trace::open(&args.trace, args.format, args.event, args.device.as_deref()).map_err(failed);
     // A pipe cannot be played again.
-    let can_repeat = std::fs::metadata(&args.trace).is_ok_and(|found| found.is_file());
+    let can_repeat = trace::can_repeat(&args.trace);
     let passes_max = if can_repeat { args.passes } else { 1 };
-    let first = open()?;
+    let mut first = open(args)?;
     let format = first.format_name();
+    let (timing, mut pending) = timing(args, &mut first, can_repeat)?;
     let mut first = Some(first);
-    let mut simulation = Simulation::new(args, bounds, interrupt)?;
+    let mut simulation = Simulation::new(args, bounds, timing, interrupt)?;
     simulation.fill(args.filled);
+    let mut firsts = None;
+    let mut caches_before: Vec<CachePass> = Vec::new();
     for pass in 1.. {
         simulation.begin_pass();
         let before = simulation.counts();
-        let is_steady = simulation.is_steady();
+        let mut is_steady = simulation.is_steady();
         // The first one is gone on with: what has been read of a pipe does not come again.
-        let mut trace = first.take().map_or_else(open, Ok)?;
-        while let Some(access) = trace.next().map_err(failed)? {
-            if let Err(stop) = simulation.perform(&access) {
+        let mut trace = first.take().map_or_else(|| open(args), Ok)?;
+        while let Some(access) =
+            pending.take().map_or_else(|| trace.next(), |access| Ok(Some(access))).map_err(failed)?
+        {
+            if let Err(stop) = simulation.perform(&access, trace.time_ns()) {
                 return Err(simulation.failure(&trace, &stop));
             }
         }
-        let TraceCounts { writes, reads, trims, .. } = simulation.trace;
+        let TraceCounts { writes, reads, trims, write_bytes, .. } = simulation.trace;
         if writes + reads + trims == 0 {
-            let text = format!("{}: it has no read, write or trim: record while the load runs", args.trace.display());
+            let text = format!("{}: it has no read, write or trim: record while the load runs", args.trace_name());
             return Err(Failure::new(Exit::Failed, text));
         }
         let measured = simulation.counts().since(&before);
-        let is_idle = simulation.trace.write_bytes == 0;
-        if is_steady || is_idle || pass == passes_max {
-            return Ok(Outcome { simulation, measured, format, passes: pass, is_steady });
+        let caches = simulation.flash.as_ref().map(FlashCaches::pass).unwrap_or_default();
+        if let (Some(flash), Some(before), Some(now)) = (&simulation.flash, caches_before.first(), caches.first()) {
+            is_steady = flash.is_steady(before, now);
         }
+        let (first, first_caches) = firsts.get_or_insert_with(|| (measured, caches.clone())).clone();
+        let is_absorbed = measured.user_bytes > 0 && measured.capacity.from_log == 0;
+        // What the second pass finds in the log, others find there too.
+        let is_over = simulation.flash.is_none() && (write_bytes == 0 || is_absorbed && pass > 1);
+        is_steady |= is_over;
+        if is_steady || pass == passes_max {
+            let passes = pass;
+            return Ok(Outcome {
+                simulation,
+                first,
+                first_caches,
+                measured,
+                caches,
+                format,
+                passes,
+                is_steady,
+                is_absorbed,
+            });
+        }
+        caches_before = caches;
     }
     unreachable!("the last pass returns")
 }
 
-fn plan(args: &SimulateArgs, blocks_max: u64) -> Result<Plan, Failure> {
-    let blocks = |size: ByteSize| u32::try_from(size.0 / BLOCK).unwrap_or(u32::MAX);
-    for (name, size) in [("--band", args.band), ("--write-unit", args.write_unit)] {
-        if size.is_some_and(|size| size.0 == 0 || !size.0.is_multiple_of(BLOCK)) {
-            return Err(usage(format!("{name}: expected a multiple of 4KiB")));
-        }
-    }
-    let options = CreateOptions {
-        name: "simulated".to_string(),
-        shape: Shape::Shaped,
-        overprovision: Some(args.overprovision),
-        band_blocks: args.band.map(blocks),
-        unit_blocks: args.write_unit.map(blocks),
-        ..CreateOptions::default()
+/// Blocks of which a pool's simulation takes a part: one on disks has no bands and no drive, which take the most memory.
+fn blocks_max(args: &SimulateArgs, bounds: &Bounds) -> u64 {
+    if args.shape == PoolShape::Warm { 2 * bounds.blocks } else { bounds.blocks }
+}
+
+fn make_drive(args: &SimulateArgs, kind: DriveKind, blocks: u64, band_blocks: u32) -> Result<Drive, Failure> {
+    let (bytes, band_bytes) = (blocks * BLOCK, u64::from(band_blocks) * BLOCK);
+    let (spare_percent, unit_bytes) = (u64::from(args.drive_spare()), args.drive_unit().0);
+    let made = Drive::new(DriveShape { kind, bytes, band_bytes, spare_percent, unit_bytes });
+    made.map_err(|reason| usage(format!("there can be no such drive: {reason}")))
+}
+
+fn make_capacity(args: &SimulateArgs, plan: &Plan, space: &Space) -> Result<Capacity, Failure> {
+    let Some(bands) = &plan.bands else {
+        let extents = (plan.scaled(plan.volume_bytes) / BLOCK).div_ceil(u64::from(engine::EXTENT_BLOCKS)) as u32;
+        let drive_blocks = u64::from(space.blocks()) + in_place::map_blocks(extents);
+        let has_drive = plan.drive != DriveKind::Disk;
+        let drive = has_drive.then(|| make_drive(args, plan.drive, drive_blocks, 0)).transpose()?;
+        let log_blocks = plan.scaled(plan.log_bytes) / BLOCK;
+        return Ok(Capacity::InPlace(InPlace::new(space.blocks(), log_blocks, plan.shift, drive)));
     };
-    let nil = Uuid::nil();
-    let identities = layout::Identities { pool: nil, log: nil, capacity: nil };
-    let planned = layout::plan(args.log.0 / BLOCK, args.capacity.0 / BLOCK, &options, identities, 0);
-    let (_, planned) = planned.map_err(|error| usage(format!("there can be no such pool: {error}")))?;
-    let shards = u32::from(planned.shards);
-    let extents: u64 = planned.regions.iter().map(|region| u64::from(region.extents)).sum();
-    let volume_blocks = extents * u64::from(engine::EXTENT_BLOCKS);
-    let band_blocks = planned.bands.band_blocks;
-    let bands = u64::from(planned.bands.bands) * u64::from(shards);
-    // Some write units at least stay of a band.
-    let shift_max = (band_blocks / (2 * GROUP_BLOCKS)).max(1).ilog2();
-    let shift = (0..shift_max).find(|shift| volume_blocks >> shift <= blocks_max).unwrap_or(shift_max);
-    if volume_blocks >> shift > 4 * blocks_max || bands > 1 << 20 {
-        return Err(usage(format!("{bands} bands are too many to be simulated: use a larger --band")));
-    }
-    Ok(Plan {
-        volume_bytes: volume_blocks * BLOCK,
-        log_bytes: u64::from(planned.segments) * u64::from(planned.segment_blocks) * u64::from(shards) * BLOCK,
-        bands: bands as u32,
-        band_bytes: u64::from(band_blocks) * BLOCK,
-        shards,
-        unit_blocks: planned.bands.unit_blocks,
-        shift,
-    })
+    // Of zones, which are written in pages, a part of a page is left.
+    let grain = if plan.drive == DriveKind::Zoned { GROUP_BLOCKS } else { 1 };
+    let band_blocks = (plan.scaled(bands.band_bytes) / BLOCK) as u32 / grain * grain;
+    let shape = BandShape {
+        bands: bands.bands,
+        band_blocks,
+        unit_blocks: (bands.unit_blocks >> plan.shift).max(1),
+        shards: bands.shards,
+        blocks: space.blocks(),
+    };
+    let drive = make_drive(args, plan.drive, u64::from(shape.bands) * u64::from(band_blocks), band_blocks)?;
+    Ok(Capacity::Bands(BandModel::new(shape, drive)))
 }
 
 impl Simulation {
-    fn new(args: &SimulateArgs, bounds: Bounds, interrupt: Arc<AtomicBool>) -> Result<Simulation, Failure> {
-        let plan = plan(args, bounds.blocks)?;
+    fn new(
+        args: &SimulateArgs,
+        bounds: Bounds,
+        timing: Timing,
+        interrupt: Arc<AtomicBool>,
+    ) -> Result<Simulation, Failure> {
+        let plan = plan(args, blocks_max(args, &bounds))?;
         let space = Space::new(plan.volume_bytes / BLOCK, plan.shift);
-        let scaled = |bytes: u64| bytes >> plan.shift;
-        let shape = BandShape {
-            bands: plan.bands,
-            band_blocks: (scaled(plan.band_bytes) / BLOCK) as u32,
-            unit_blocks: (plan.unit_blocks >> plan.shift).max(1),
-            shards: plan.shards,
-            blocks: space.blocks(),
+        let capacity = make_capacity(args, &plan, &space)?;
+        // Nobody writes to zones as a trace does: what is without a pool is a conventional drive.
+        let alone_blocks = match &capacity {
+            Capacity::Bands(bands) => bands.blocks(),
+            Capacity::InPlace(_) => u64::from(space.blocks()),
         };
-        let bytes = u64::from(shape.bands) * u64::from(shape.band_blocks) * BLOCK;
-        let drive = || {
-            let made = Drive::new(bytes, u64::from(args.drive_spare), args.drive_unit.0);
-            made.map_err(|reason| usage(format!("there can be no such drive: {reason}")))
-        };
+        let has_alone = plan.drive != DriveKind::Disk;
+        let alone = has_alone.then(|| make_drive(args, DriveKind::Conventional, alone_blocks, 0)).transpose()?;
         let log = |bytes: u64| {
-            let (log_blocks, blocks) = (scaled(bytes) / BLOCK, space.blocks());
-            LogModel::new(LogShape { log_blocks, blocks, shift: plan.shift, reinsertion: args.reinsertion })
+            let (log_blocks, blocks) = (plan.scaled(bytes) / BLOCK, space.blocks());
+            let (placement, reinsertion) = (plan.placement(), args.reinsertion());
+            LogModel::new(LogShape { placement, log_blocks, blocks, shift: plan.shift, reinsertion })
         };
         let logs = LOG_PARTS.map(|(part, whole)| plan.log_bytes * part / whole);
+        let flash = match plan.shape {
+            PoolShape::Warm => Some(FlashCaches::new(args, &plan, timing == Timing::Unknown)?),
+            _ => None,
+        };
         let caches: Vec<u64> = match args.cache.is_empty() {
+            _ if flash.is_some() => Vec::new(),
             true => CACHE_PARTS.map(|part| args.capacity.0 / part).to_vec(),
             false => args.cache.iter().map(|size| size.0).collect(),
         };
         Ok(Simulation {
             log: log(plan.log_bytes),
-            bands: BandModel::new(shape, drive()?),
-            alone: drive()?,
+            capacity,
+            alone,
             logs: logs.map(|bytes| LogAside { bytes, model: log(bytes), before: (0, 0) }).into(),
             caches: caches
                 .into_iter()
-                .map(|bytes| CacheAside { bytes, model: Cache::new(scaled(bytes) / BLOCK) })
+                .map(|bytes| CacheAside { bytes, model: Cache::new(plan.scaled(bytes) / BLOCK) })
                 .collect(),
+            flash,
+            clock: Clock::new(timing),
             trace: TraceCounts::default(),
             counts: Counts::default(),
             log_before: (0, 0),
+            written_ns: None,
+            rests: 0,
+            filled_bytes: 0,
             due: Vec::new(),
+            due_aside: Vec::new(),
             touched: Vec::new(),
             passes: 0,
             work_left: bounds.work,
@@ -349,41 +377,48 @@ impl Simulation {
         let groups = u64::from(self.space.blocks() / GROUP_BLOCKS) * u64::from(percent) / 100;
         for group in 0..groups as u32 {
             let first = group * GROUP_BLOCKS;
-            for block in first..first + GROUP_BLOCKS {
-                self.bands
-                    .destage(block, &|_| false)
-                    .expect("what volumes have fits, and in order nothing is collected");
+            self.capacity.fill(first..first + GROUP_BLOCKS);
+            if let Some(alone) = &mut self.alone {
+                alone.write(u64::from(first) * BLOCK, u64::from(GROUP_BLOCKS) * BLOCK);
             }
-            self.alone.write(u64::from(first) * BLOCK, u64::from(GROUP_BLOCKS) * BLOCK);
         }
+        self.filled_bytes = self.capacity.drive_bytes().1;
     }
 
     fn begin_pass(&mut self) {
         self.passes += 1;
         self.trace = TraceCounts::default();
+        self.clock.begin_pass();
+        self.rests = 0;
         self.log_before = (self.log.written, self.log.absorbed);
         self.logs.iter_mut().for_each(|log| log.before = (log.model.written, log.model.absorbed));
+        self.flash.iter_mut().for_each(FlashCaches::begin_pass);
     }
 
     fn counts(&self) -> Counts {
-        let bands = self.bands.counts;
         Counts {
-            bands,
+            capacity: self.capacity.counts(),
             reinserted: self.log.reinserted,
-            drive: self.bands.drive.bytes(),
-            alone: self.alone.bytes(),
+            drive: self.capacity.drive_bytes(),
+            alone: self.alone.as_ref().map_or((0, 0), Drive::bytes),
             ..self.counts
         }
     }
 
-    /// Whether all bands have been written once more than filling them took.
+    /// Whether what the capacity device has was written over once.
     fn is_steady(&self) -> bool {
-        let counts = self.bands.counts;
-        let bands = u64::from(self.plan.bands) * (self.plan.band_bytes >> self.plan.shift) / BLOCK;
-        counts.user + counts.collected >= 2 * bands
+        match &self.capacity {
+            Capacity::Bands(bands) => bands.is_steady(),
+            Capacity::InPlace(place) => self.log.is_full() && place.is_steady(self.filled_bytes),
+        }
     }
 
-    fn perform(&mut self, access: &Access) -> Result<(), Stop> {
+    /// Plays an access; `recorded_ns` is when it was, if the trace says that.
+    fn perform(&mut self, access: &Access, recorded_ns: Option<u64>) -> Result<(), Stop> {
+        self.clock.tick(recorded_ns);
+        if access.kind == Kind::Write {
+            self.rest(recorded_ns)?;
+        }
         let (count, bytes) = match access.kind {
             Kind::Write => (&mut self.trace.writes, &mut self.trace.write_bytes),
             Kind::Read => (&mut self.trace.reads, &mut self.trace.read_bytes),
@@ -391,11 +426,14 @@ impl Simulation {
         };
         *count += 1;
         *bytes += access.bytes;
+        if access.kind == Kind::Write {
+            self.trace.log.add(LogBytes::of(access.offset, access.bytes));
+        }
         if access.bytes > self.plan.volume_bytes {
             return Err(Stop::Full);
         }
-        // Of repeated reads nothing is counted.
-        if access.kind == Kind::Read && self.passes > 1 {
+        // Of repeated reads nothing is counted, unless a flash cache learns from them.
+        if access.kind == Kind::Read && self.passes > 1 && self.flash.is_none() {
             return self.take_work(ACCESS_WORK);
         }
         let mut at = 0;
@@ -436,37 +474,69 @@ impl Simulation {
         ended
     }
 
+    /// Destages everything where nobody has written for so long that the engine would have.
+    fn rest(&mut self, recorded_ns: Option<u64>) -> Result<(), Stop> {
+        let Some(_) = recorded_ns else { return Ok(()) };
+        let now_ns = self.clock.now_ns();
+        let before = self.written_ns.replace(now_ns);
+        if before.is_none_or(|before| now_ns - before <= ShardTuning::default().idle_ns) {
+            return Ok(());
+        }
+        self.rests += 1;
+        self.log.settle(&mut self.due);
+        self.logs.iter_mut().for_each(|aside| aside.model.settle(&mut self.due_aside));
+        self.due_aside.clear();
+        self.take_work(self.due.len() as u64)?;
+        self.destage()
+    }
+
+    fn destage(&mut self) -> Result<(), Stop> {
+        let ended = self.capacity.destage(&mut self.due, &self.log).map_err(|NoRoom| Stop::NoRoom);
+        if let Some(flash) = &mut self.flash {
+            flash.write(self.due.iter().map(|(block, _)| *block));
+        }
+        self.due.clear();
+        ended
+    }
+
     fn write(&mut self, touched: &[Touch]) -> Result<(), Stop> {
         for touch in touched {
             self.counts.user_bytes += u64::from(touch.bytes);
-            let victim = self.bands.last_victim();
+            let victim = self.capacity.last_victim();
             self.log.write(*touch, victim, &mut self.due);
             for aside in &mut self.logs {
-                let before = self.due.len();
-                aside.model.write(*touch, victim, &mut self.due);
-                // Only how much they absorb is asked.
-                self.due.truncate(before);
+                aside.model.write(*touch, victim, &mut self.due_aside);
+                self.due_aside.clear();
             }
-            for block in self.due.drain(..) {
-                self.bands.destage(block, &|block| self.log.has(block)).map_err(|NoRoom| Stop::NoRoom)?;
+            self.capacity.appended();
+            if !self.due.is_empty() {
+                self.destage()?;
             }
         }
         // To a drive alone, what is in a unit goes as one write; whether it covers the unit is all that counts.
-        let unit_blocks = (self.alone.unit_bytes() / BLOCK) as u32;
+        let Some(alone) = &mut self.alone else { return Ok(()) };
+        let unit_blocks = (alone.unit_bytes() / BLOCK) as u32;
         for part in touched.chunk_by(|one, next| one.block / unit_blocks == next.block / unit_blocks) {
             let bytes = part.iter().map(|touch| u64::from(touch.bytes)).sum();
-            self.alone.write(u64::from(part[0].block) * BLOCK, bytes);
+            alone.write(u64::from(part[0].block) * BLOCK, bytes);
         }
         Ok(())
     }
 
     fn read(&mut self, touched: &[Touch]) {
-        for touch in touched {
-            self.counts.read_blocks += 1;
-            if self.log.has(touch.block) {
-                self.counts.read_from_log += 1;
-            } else {
-                self.caches.iter_mut().for_each(|cache| cache.model.read(touch.block));
+        let is_logged = |touch: &Touch| self.log.has(touch.block);
+        // What the log has and what it has not are read apart, and so are extents.
+        for run in touched.chunk_by(|one, next| one.extent == next.extent && is_logged(one) == is_logged(next)) {
+            self.counts.read_blocks += run.len() as u64;
+            if is_logged(&run[0]) {
+                self.counts.read_from_log += run.len() as u64;
+                continue;
+            }
+            for cache in &mut self.caches {
+                run.iter().for_each(|touch| cache.model.read(touch.block));
+            }
+            if let Some(flash) = &mut self.flash {
+                flash.read(run.iter().map(|touch| touch.block), self.clock.now_ns());
             }
         }
     }
@@ -475,11 +545,12 @@ impl Simulation {
         for touch in touched.iter().filter(|touch| u64::from(touch.bytes) == BLOCK) {
             self.log.trim(touch.block);
             self.logs.iter_mut().for_each(|aside| aside.model.trim(touch.block));
-            self.bands.trim(touch.block);
+            self.capacity.trim(touch.block);
         }
+        let Some(alone) = &mut self.alone else { return };
         let units = touched.chunk_by(|one, next| one.block / GROUP_BLOCKS == next.block / GROUP_BLOCKS);
         for unit in units.filter(|unit| unit.iter().all(|touch| u64::from(touch.bytes) == BLOCK)) {
-            self.alone.trim(u64::from(unit[0].block) * BLOCK, unit.len() as u64 * BLOCK);
+            alone.trim(u64::from(unit[0].block) * BLOCK, unit.len() as u64 * BLOCK);
         }
     }
 
@@ -514,15 +585,12 @@ impl Counts {
         let pair = |now: (u64, u64), then: (u64, u64)| (now.0 - then.0, now.1 - then.1);
         Counts {
             user_bytes: self.user_bytes - before.user_bytes,
-            bands: BandCounts {
-                user: self.bands.user - before.bands.user,
-                collected: self.bands.collected - before.bands.collected,
-                headers: self.bands.headers - before.bands.headers,
-            },
+            read_blocks: self.read_blocks - before.read_blocks,
+            read_from_log: self.read_from_log - before.read_from_log,
+            capacity: self.capacity.since(&before.capacity),
             reinserted: self.reinserted - before.reinserted,
             drive: pair(self.drive, before.drive),
             alone: pair(self.alone, before.alone),
-            ..*self
         }
     }
 }

@@ -45,6 +45,11 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Whether an extent is one of those that stand for all: as many of them as of blocks.
+pub fn is_sampled(extent: u32, shift: u32) -> bool {
+    mix(u64::from(extent) + 1).trailing_zeros() >= shift
+}
+
 impl Space {
     /// A space of `blocks`, of which one in `2^shift` is simulated.
     pub fn new(blocks: u64, shift: u32) -> Space {

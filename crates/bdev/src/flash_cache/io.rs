@@ -4,7 +4,7 @@
 use super::Inner;
 use super::format::block_crc;
 use super::patience::READ_PATIENCE_NS;
-use super::ring::Found;
+use super::ring::{Found, LookUp};
 use super::trust::Ticket;
 use crate::device::Channel;
 use crate::io::{Done, Flags, Io, Op, Status};
@@ -96,35 +96,20 @@ impl Inner {
                 ring.counts.misses += io.nblocks as u64;
                 return Plan::Slow(SmallVec::new());
             }
-            let mut cached: SmallVec<[Cached; 8]> = SmallVec::new();
-            let mut staged = 0;
-            for lba in range.clone() {
-                match ring.find(lba) {
-                    Found::Nowhere => {}
-                    Found::Flash(slot) => cached.push((slot, ring.index.crc(slot))),
-                    Found::Staged(slot) => {
-                        cached.push((slot, 0));
-                        staged += 1;
+            match ring.look_up(range.clone()) {
+                LookUp::Flash(cached) => return Plan::Flash(cached),
+                LookUp::Staged(slots) => {
+                    for (nth, slot) in slots.iter().enumerate() {
+                        let data = ring.staged(*slot).expect("it was found in a stage");
+                        steps::sg_write_at(&mut io.bufs, nth * len, data);
                     }
+                    return Plan::Memory;
                 }
+                LookUp::Missed => {}
             }
-            let is_whole = cached.len() == io.nblocks as usize;
-            if is_whole && (staged == 0 || staged == cached.len()) {
-                ring.counts.hits += io.nblocks as u64;
-                cached.iter().for_each(|(slot, _)| ring.index.hit(*slot));
-                if staged == 0 {
-                    return Plan::Flash(cached);
-                }
-                for (nth, (slot, _)) in cached.iter().enumerate() {
-                    let data = ring.staged(*slot).expect("it was found in a stage");
-                    steps::sg_write_at(&mut io.bufs, nth * len, data);
-                }
-                return Plan::Memory;
-            }
-            ring.counts.misses += io.nblocks as u64;
             let mut wanted = SmallVec::new();
             for (nth, lba) in range.enumerate() {
-                if ring.find(lba) == Found::Nowhere && ring.wants(lba, now_ns) && admits {
+                if ring.wants(lba, now_ns) && admits {
                     wanted.extend(state.trust.ticket(lba).map(|ticket| (nth as u32, ticket)));
                 }
             }

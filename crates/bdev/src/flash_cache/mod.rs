@@ -526,9 +526,8 @@ async fn open_flash<'a>(
         }
         Some(label) => label,
         None => {
-            let plan = Shape::plan(info.block_size, info.blocks, options.segment_bytes);
-            let least = ByteCount(8 * options.segment_bytes);
-            let (shape, first_block) = plan.ok_or_else(|| format!("flash device '{}' is too small or too large: it takes at least nine segments ({least} and a bit), of {} bytes", device.name(), options.segment_bytes))?;
+            let what = format!("flash device '{}'", device.name());
+            let (shape, first_block) = plan_ring(&what, info.block_size, info.blocks, options.segment_bytes)?;
             let cache_id = anchor.map_or([0; 16], |anchor| anchor.stamp.id);
             Label { flash_id: random_id(reactor), cache_id, shape, first_block }
         }
@@ -538,6 +537,14 @@ async fn open_flash<'a>(
 }
 
 use base::ByteSize as ByteCount;
+
+/// How a flash device, called `what`, is divided, and where its ring begins; `Err` is why it cannot be used.
+fn plan_ring(what: &str, block_size: u32, blocks: u64, segment_bytes: u64) -> Result<(Shape, u64), String> {
+    Shape::plan(block_size, blocks, segment_bytes).ok_or_else(|| {
+        let least = ByteCount(8 * segment_bytes);
+        format!("{what} is too small or too large: it takes at least nine segments ({least} and a bit), of {segment_bytes} bytes")
+    })
+}
 
 fn check_budget(per_day: u64, segment_bytes: u64) -> Result<(), String> {
     let least = Budget::per_day_min(segment_bytes);

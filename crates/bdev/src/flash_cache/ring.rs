@@ -11,6 +11,7 @@ use super::budget::{BINS, Budget, Window};
 use super::index::Index;
 use super::sketch::Sketch;
 use base::Rng;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// Stages in memory: one that is filled, and others on their way to flash.
@@ -89,6 +90,16 @@ pub(super) enum Found {
     /// In memory, on its way to flash.
     Staged(u32),
     Flash(u32),
+}
+
+/// What a read of some blocks finds, in their order.
+pub(super) enum LookUp {
+    /// All of them are on flash: slots and checksums.
+    Flash(SmallVec<[(u32, u32); 8]>),
+    /// All of them are in memory.
+    Staged(SmallVec<[u32; 8]>),
+    /// The slow device has to be read, for all of them.
+    Missed,
 }
 
 /// What has happened since the cache was opened, in blocks unless said otherwise.
@@ -178,6 +189,32 @@ impl Ring {
         }
     }
 
+    /// Looks for the blocks of one read, and counts it: a part of one, or one here and one there, is no hit.
+    pub(super) fn look_up(&mut self, blocks: impl Iterator<Item = u64>) -> LookUp {
+        let (mut cached, mut staged, mut count) = (SmallVec::<[(u32, u32); 8]>::new(), 0, 0);
+        for lba in blocks {
+            count += 1;
+            match self.find(lba) {
+                Found::Nowhere => {}
+                Found::Flash(slot) => cached.push((slot, self.index.crc(slot))),
+                Found::Staged(slot) => {
+                    cached.push((slot, 0));
+                    staged += 1;
+                }
+            }
+        }
+        if cached.len() != count || staged != 0 && staged != count {
+            self.counts.misses += count as u64;
+            return LookUp::Missed;
+        }
+        self.counts.hits += count as u64;
+        cached.iter().for_each(|(slot, _)| self.index.hit(*slot));
+        match staged {
+            0 => LookUp::Flash(cached),
+            _ => LookUp::Staged(cached.iter().map(|(slot, _)| *slot).collect()),
+        }
+    }
+
     fn stage_of(&self, slot: u32) -> Option<&Stage> {
         let place = self.shape.place_of(slot);
         self.stages.iter().find(|stage| stage.seq % self.shape.segments == place)
@@ -190,8 +227,11 @@ impl Ring {
         Some(&stage.data[at as usize * len..][..len])
     }
 
-    /// Whether a block that was just missed should be let in, were it at hand.
+    /// Whether a block of a read that [missed](LookUp::Missed) should be let in, were it at hand.
     pub(super) fn wants(&mut self, lba: u64, now_ns: u64) -> bool {
+        if self.find(lba) != Found::Nowhere {
+            return false;
+        }
         if self.sketch.see(lba) < SIGHTINGS_MIN {
             self.counts.refused_once += 1;
             return false;

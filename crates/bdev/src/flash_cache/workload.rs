@@ -1,17 +1,30 @@
-//! What the cache makes of streams of reads, without devices and with time as an argument: for tests, and for the table of
-//! `remuda bench flash-cache`. The logic is the device's own; only reading and writing take no time here.
+//! What the cache makes of streams of reads, without devices and with time as an argument: for predictions from a trace (`remuda pool
+//! simulate`), for tests, and for the table of `examples/flash_cache.rs`. The logic is the device's own; only reading and writing take no
+//! time here.
 
 use super::budget::DAY_NS;
-use super::ring::{Found, Ring, Shape};
+use super::ring::{FlashCacheCounts, LookUp, Ring};
+use super::{SEGMENT_BYTES_DEFAULT, check_budget, plan_ring};
 use base::Rng;
 use std::collections::{BTreeMap, VecDeque};
 
 const BLOCK: u32 = 4096;
 
+/// Whether there can be a cache on so many bytes of flash, of which at most `per_day` are written in a day; why not.
+///
+/// # Errors
+/// As those of a device that is made.
+pub fn check_plan(flash_bytes: u64, per_day: u64) -> Result<(), String> {
+    plan_ring("that flash device", BLOCK, flash_bytes / u64::from(BLOCK), SEGMENT_BYTES_DEFAULT)?;
+    check_budget(per_day, SEGMENT_BYTES_DEFAULT)
+}
+
 /// A cache that is asked for blocks.
 pub struct Model {
     ring: Ring,
     data: Vec<u8>,
+    /// Of a read that is under way.
+    wanted: Vec<u64>,
     /// When how many bytes were written to flash, for as long as a window reaches back.
     written: VecDeque<(u64, u64)>,
     written_day: u64,
@@ -20,13 +33,16 @@ pub struct Model {
 
 impl Model {
     /// With `blocks` blocks of 4 KiB on flash, in segments of `segment_blocks`, and a budget of `per_day` bytes.
-    pub fn new(blocks: u64, segment_blocks: u64, per_day: u64, seed: u64) -> Option<Model> {
+    ///
+    /// # Errors
+    /// Why there can be no such cache.
+    pub fn new(blocks: u64, segment_blocks: u64, per_day: u64, seed: u64) -> Result<Model, String> {
         let segment_bytes = segment_blocks * BLOCK as u64;
-        let (shape, _) = Shape::plan(BLOCK, blocks + 2 * segment_blocks, segment_bytes)?;
-        super::check_budget(per_day, segment_bytes).ok()?;
+        let (shape, _) = plan_ring("that flash device", BLOCK, blocks + 2 * segment_blocks, segment_bytes)?;
+        check_budget(per_day, segment_bytes)?;
         let ring = Ring::new(shape, per_day, seed, 0);
         let (written, data) = (VecDeque::new(), vec![0; BLOCK as usize]);
-        Some(Model { ring, data, written, written_day: 0, written_day_max: 0 })
+        Ok(Model { ring, data, wanted: Vec::new(), written, written_day: 0, written_day_max: 0 })
     }
 
     /// Blocks that it can hold.
@@ -34,21 +50,34 @@ impl Model {
         self.ring.index.slots()
     }
 
+    /// Blocks that it holds.
+    pub fn cached(&self) -> u64 {
+        self.ring.index.len()
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> FlashCacheCounts {
+        self.ring.counts
+    }
+
     /// Reads a block; whether it was cached.
     pub fn read(&mut self, block: u64, now_ns: u64) -> bool {
-        match self.ring.find(block) {
-            Found::Nowhere => {
-                if self.ring.wants(block, now_ns) {
-                    let _ = self.ring.admit(block, 0, &self.data, 0, now_ns);
-                }
-                self.pump(now_ns);
-                false
-            }
-            Found::Flash(slot) | Found::Staged(slot) => {
-                self.ring.index.hit(slot);
-                true
-            }
+        self.read_all(&[block], now_ns)
+    }
+
+    /// Reads blocks in one operation; whether that was a hit.
+    pub fn read_all(&mut self, blocks: &[u64], now_ns: u64) -> bool {
+        if !matches!(self.ring.look_up(blocks.iter().copied()), LookUp::Missed) {
+            return true;
         }
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.extend(blocks.iter().filter(|block| self.ring.wants(**block, now_ns)));
+        for block in wanted.drain(..) {
+            let _ = self.ring.admit(block, 0, &self.data, 0, now_ns);
+        }
+        self.wanted = wanted;
+        self.pump(now_ns);
+        false
     }
 
     /// Writes a block, which ends that it is cached.
@@ -65,7 +94,8 @@ impl Model {
     fn pump(&mut self, now_ns: u64) {
         while self.ring.has_work() {
             for survivor in self.ring.take_survivors() {
-                let _ = self.ring.admit(survivor.lba, survivor.crc, &self.data, 0, now_ns);
+                let is_let = self.ring.admit(survivor.lba, survivor.crc, &self.data, 0, now_ns);
+                self.ring.counts.readmitted += is_let as u64;
             }
             if let Some(outgoing) = self.ring.outgoing() {
                 let shape = self.ring.shape;
@@ -175,6 +205,23 @@ mod tests {
             hits += (hit && nth >= reads / 2) as u64;
         }
         hits as f64 / (reads - reads / 2) as f64
+    }
+
+    #[test]
+    fn a_read_of_which_a_part_is_not_cached_is_no_hit() {
+        let mut cache = model(1 << 50);
+        let reads: Vec<bool> = (0..4).map(|nth| cache.read_all(&[1, 2], nth * DAY_NS / 100)).collect();
+        assert_eq!(reads, [false, false, true, true], "the second sighting lets them in");
+        assert!(!cache.read_all(&[2, 3], DAY_NS));
+        let counts = cache.counts();
+        assert_eq!((counts.hits, counts.misses, counts.admitted, cache.cached()), (4, 6, 2, 2));
+    }
+
+    #[test]
+    fn what_no_device_would_be_made_of_is_refused() {
+        assert!(check_plan(1 << 40, 300 << 30).is_ok());
+        assert!(check_plan(1 << 20, 300 << 30).unwrap_err().contains("at least nine segments"));
+        assert!(check_plan(1 << 40, 1 << 20).unwrap_err().contains("a write budget of 1048576 bytes per day"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::cramped::Stall;
 use super::destage::EXTENTS_MAX;
 use super::heat::Heat;
 use super::index::Keeps;
+use super::log_policy::CHECKPOINT_PART;
 use super::pace::{Fill, Marks};
 use super::{Defect, Shard, sweep};
 use crate::bands::{Bands, Stream};
@@ -35,8 +36,6 @@ const IN_BANDS: usize = 48;
 const ROUND_BLOCKS: u32 = 4 * 255;
 /// So many times as much where destage and the collector write in turns.
 const TIMES_IN_TURN: u32 = 3;
-/// A checkpoint is made when the log has moved on by one part in so many.
-const CHECKPOINT_PART: u64 = 16;
 
 /// Which writes the housekeeper wants to hear of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,16 +1,35 @@
-//! What stays in the log of a shaped pool under load: arithmetic alone, so that predictions of a pool that does not exist yet
+//! What stays in the log of a pool under load: arithmetic alone, so that predictions of a pool that does not exist yet
 //! decide as the pool will. Of single blocks, [`Heat`](super::heat::Heat) knows.
 
-use super::pace::IN_BANDS;
+use super::pace::{IN_BANDS, IN_PLACE, Marks, ON_DISKS};
 
 /// Blocks for which an extent is destaged without what is young of it, unless told otherwise.
 pub const OLD_BLOCKS_MIN: u32 = 32;
 /// Parts of the log in which what is dirty is young or old.
 pub const AGES: usize = 2;
 
+/// The log moves on by one part in so many from one checkpoint to the next.
+pub const CHECKPOINT_PART: u64 = 16;
+
+/// Where what leaves the log goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// To its place.
+    InPlace,
+    /// To its place on a disk that seeks.
+    OnDisks,
+    /// To a band of a shaped pool.
+    Bands,
+}
+
 /// So much of a log of `blocks` is kept at least: what is older is destaged.
-pub fn kept(blocks: u64) -> u64 {
-    blocks * IN_BANDS.start / 256
+pub fn kept(placement: Placement, blocks: u64) -> u64 {
+    let Marks { start, .. } = match placement {
+        Placement::InPlace => IN_PLACE,
+        Placement::OnDisks => ON_DISKS,
+        Placement::Bands => IN_BANDS,
+    };
+    blocks * start / 256
 }
 
 /// Least old blocks for which an extent is destaged without the others; `most` of them where bands cost little.

@@ -1,7 +1,7 @@
 //! blktrace's own records, as one file: 48 bytes each (`struct blk_io_trace` of Linux' `blktrace_api.h`, version 7, little-endian), and
 //! what drivers add behind them.
 
-use super::{Access, Cause, Event, Kind, SECTOR, Seen, check};
+use super::{Access, Cause, Event, Kind, SECTOR, Seen, Times, check};
 use std::io::{BufRead, ErrorKind, Read};
 
 const RECORD_BYTES: usize = 48;
@@ -17,6 +17,7 @@ pub(super) struct Binary {
     event: Event,
     device: Option<String>,
     seen: Seen,
+    pub(super) times: Times,
     /// Where the record begins that was read last.
     pub(super) at: u64,
     next: u64,
@@ -28,7 +29,14 @@ pub(super) fn is_binary(bytes: &[u8]) -> bool {
 
 impl Binary {
     pub(super) fn new(event: Event, device: Option<&str>) -> Binary {
-        Binary { event, device: device.map(str::to_string), seen: Seen::default(), at: 0, next: 0 }
+        Binary {
+            event,
+            device: device.map(str::to_string),
+            seen: Seen::default(),
+            times: Times::default(),
+            at: 0,
+            next: 0,
+        }
     }
 
     pub(super) fn next(&mut self, input: &mut impl BufRead) -> Result<Option<Access>, Cause> {
@@ -55,6 +63,7 @@ impl Binary {
             self.next += RECORD_BYTES as u64 + extra;
             let sector = u64::from(word(16)) | u64::from(word(20)) << 32;
             if let Some(access) = self.access(sector, word(24), word(28), word(36))? {
+                self.times.at(u64::from(word(8)) | u64::from(word(12)) << 32);
                 return check(access).map(Some);
             }
         }

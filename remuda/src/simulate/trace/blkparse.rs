@@ -1,11 +1,12 @@
 //! What `blkparse` prints unless told otherwise: `8,0  3  1  0.000000000  697  Q  WS 223490 + 8 [name]`, and at the end a summary.
 
-use super::{Access, Cause, Event, Kind, SECTOR, Seen, number};
+use super::{Access, Cause, Event, Kind, SECTOR, Seen, Times, number};
 
 pub(super) struct Blkparse {
     event: Event,
     device: Option<String>,
     seen: Seen,
+    pub(super) times: Times,
     /// The summary has begun.
     ended: bool,
 }
@@ -33,7 +34,13 @@ pub(super) fn kind_of(letters: &str) -> Option<Kind> {
 
 impl Blkparse {
     pub(super) fn new(event: Event, device: Option<&str>) -> Blkparse {
-        Blkparse { event, device: device.map(str::to_string), seen: Seen::default(), ended: false }
+        Blkparse {
+            event,
+            device: device.map(str::to_string),
+            seen: Seen::default(),
+            times: Times::default(),
+            ended: false,
+        }
     }
 
     pub(super) fn line(&mut self, text: &str) -> Result<Option<Access>, Cause> {
@@ -50,7 +57,7 @@ impl Blkparse {
         number("CPU", words.next())?;
         number("sequence number", words.next())?;
         let time = words.next().ok_or("the time is missing")?;
-        time.parse::<f64>().map_err(|_| format!("the time is '{time}': expected seconds"))?;
+        let seconds = time.parse::<f64>().map_err(|_| format!("the time is '{time}': expected seconds"))?;
         number("process id", words.next())?;
         let action = words.next().ok_or("the action is missing")?;
         let Some(kind) = words.next().and_then(kind_of) else { return Ok(None) };
@@ -72,6 +79,7 @@ impl Blkparse {
             return Ok(None);
         }
         self.seen.wanted += 1;
+        self.times.at((seconds * 1e9) as u64);
         let bytes = |count: u64| count.checked_mul(SECTOR).ok_or_else(|| format!("{count} sectors are too many"));
         Ok(Some(Access { kind, space: 0, offset: bytes(sector)?, bytes: bytes(sectors)? }))
     }

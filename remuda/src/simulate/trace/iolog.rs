@@ -1,6 +1,7 @@
-//! fio's iolog, versions 2 and 3: `[TIMESTAMP] FILE ACTION [OFFSET LENGTH]`, after a line that says which.
+//! fio's iolog, versions 2 and 3: `[TIMESTAMP] FILE ACTION [OFFSET LENGTH]`, after a line that says which. Times are microseconds from
+//! the start of the job; in version 2 there are waits instead, each from the one before, and often there are none.
 
-use super::{Access, Cause, Kind, number};
+use super::{Access, Cause, Kind, Times, number};
 use std::collections::HashMap;
 
 /// Most files of one log.
@@ -9,6 +10,7 @@ const FILES_MAX: usize = 1 << 16;
 #[derive(Default)]
 pub(super) struct Iolog {
     version: u32,
+    pub(super) times: Times,
     files: HashMap<String, u16>,
 }
 
@@ -31,7 +33,7 @@ impl Iolog {
         }
         let mut words = text.split_ascii_whitespace();
         if self.version == 3 {
-            number("timestamp", words.next())?;
+            self.times.at(number("timestamp", words.next())?.saturating_mul(1_000));
         }
         let file = words.next().ok_or("the file is missing")?;
         let action = words.next().ok_or("the action is missing")?;
@@ -45,6 +47,10 @@ impl Iolog {
                     return Err(format!("more than {FILES_MAX} files"));
                 }
                 self.files.entry(file.to_string()).or_insert(id as u16);
+                return Ok(None);
+            }
+            "wait" if self.version == 2 => {
+                self.times.later(number("wait", words.next())?.saturating_mul(1_000));
                 return Ok(None);
             }
             "open" | "close" | "wait" | "sync" | "datasync" => return Ok(None),

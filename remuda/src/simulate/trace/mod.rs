@@ -6,7 +6,8 @@ mod blkparse;
 mod iolog;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -80,6 +81,26 @@ pub struct TraceError {
     pub cause: String,
 }
 
+/// When accesses were. Those of several processors may come a little out of order: time never goes back here.
+#[derive(Default)]
+struct Times {
+    /// The first that was told.
+    first_ns: Option<u64>,
+    now_ns: u64,
+}
+
+impl Times {
+    fn at(&mut self, ns: u64) {
+        self.now_ns = self.now_ns.max(ns);
+        self.first_ns.get_or_insert(ns);
+    }
+
+    fn later(&mut self, ns: u64) {
+        self.first_ns.get_or_insert(0);
+        self.now_ns = self.now_ns.saturating_add(ns);
+    }
+}
+
 /// What was wrong with a line or a record.
 type Cause = String;
 
@@ -98,14 +119,48 @@ pub struct Trace {
     text: Vec<u8>,
 }
 
+/// What a trace is called: `-` is standard input.
+pub fn name(path: &Path) -> PathBuf {
+    if is_stdin(path) { PathBuf::from("standard input") } else { path.to_path_buf() }
+}
+
+/// Whether a trace can be read again from its beginning.
+pub fn can_repeat(path: &Path) -> bool {
+    let path = if is_stdin(path) { Path::new(STDIN) } else { path };
+    std::fs::metadata(path).is_ok_and(|found| found.is_file())
+}
+
+const STDIN: &str = "/dev/stdin";
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn open_file(path: &Path) -> Result<File, Cause> {
+    let cannot = |error: std::io::Error| format!("cannot open it: {error}");
+    if !is_stdin(path) {
+        return File::open(path).map_err(cannot);
+    }
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Err("it is a terminal: pipe a trace into it, as in 'blkparse -i sda | remuda pool simulate --trace -', or name a file".to_string());
+    }
+    // A file has a beginning to which nobody has to go back; a pipe cannot be opened again everywhere.
+    if can_repeat(path) {
+        return File::open(STDIN).map_err(cannot);
+    }
+    stdin.as_fd().try_clone_to_owned().map(File::from).map_err(cannot)
+}
+
 impl Trace {
-    pub fn open(path: &Path, format: Format, event: Event, device: Option<&str>) -> Result<Trace, TraceError> {
-        let failed = |cause: String| TraceError { file: path.to_path_buf(), place: String::new(), cause };
-        let file = File::open(path).map_err(|error| failed(format!("cannot open it: {error}")))?;
+    /// Opens a trace; `event` is [`Event::Queued`] unless given.
+    pub fn open(path: &Path, format: Format, event: Option<Event>, device: Option<&str>) -> Result<Trace, TraceError> {
+        let failed = |cause: String| TraceError { file: name(path), place: String::new(), cause };
+        let file = open_file(path).map_err(failed)?;
         let mut input = BufReader::with_capacity(1 << 20, file);
         let first = input.fill_buf().map_err(|error| failed(format!("cannot read it: {error}")))?;
         if first.is_empty() {
-            return Err(failed("it is empty".to_string()));
+            return Err(failed("it is empty: record while the load runs".to_string()));
         }
         let is_iolog = first.starts_with(b"fio version ");
         let body = match format {
@@ -117,16 +172,21 @@ impl Trace {
             Format::Auto | Format::Iolog if is_iolog && device.is_some() => {
                 return Err(failed("--device is for what blktrace records: a fio iolog has no devices".to_string()));
             }
+            Format::Auto | Format::Iolog if is_iolog && event.is_some() => {
+                return Err(failed(
+                    "--event is for what blktrace records: a fio iolog has each access once".to_string(),
+                ));
+            }
             Format::Auto | Format::Iolog if is_iolog => Body::Iolog(iolog::Iolog::default()),
-            _ if binary::is_binary(first) => Body::Binary(binary::Binary::new(event, device)),
+            _ if binary::is_binary(first) => Body::Binary(binary::Binary::new(event.unwrap_or(Event::Queued), device)),
             Format::Auto if !blkparse::is_like(first) => {
                 let cause = "its format is not known: expected a fio iolog (version 2 or 3), what blkparse prints, or a binary \
                              blktrace; --format says which one it should be";
                 return Err(failed(cause.to_string()));
             }
-            _ => Body::Blkparse(blkparse::Blkparse::new(event, device)),
+            _ => Body::Blkparse(blkparse::Blkparse::new(event.unwrap_or(Event::Queued), device)),
         };
-        Ok(Trace { path: path.to_path_buf(), input, body, line: 0, text: Vec::new() })
+        Ok(Trace { path: name(path), input, body, line: 0, text: Vec::new() })
     }
 
     /// What it is written in, in words.
@@ -135,6 +195,25 @@ impl Trace {
             Body::Iolog(iolog) => iolog.name(),
             Body::Blkparse(_) => "blkparse",
             Body::Binary(_) => "blktrace, binary",
+        }
+    }
+
+    /// Whether accesses of such a trace have times, as far as that is known by now.
+    pub fn has_times(&self) -> bool {
+        self.times().first_ns.is_some()
+    }
+
+    /// When the last access was, from the first on; `None` where the trace does not say.
+    pub fn time_ns(&self) -> Option<u64> {
+        let times = self.times();
+        Some(times.now_ns - times.first_ns?)
+    }
+
+    fn times(&self) -> &Times {
+        match &self.body {
+            Body::Iolog(iolog) => &iolog.times,
+            Body::Blkparse(blkparse) => &blkparse.times,
+            Body::Binary(binary) => &binary.times,
         }
     }
 

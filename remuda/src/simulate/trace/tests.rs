@@ -7,7 +7,7 @@ fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
     file
 }
 
-fn read(bytes: &[u8], event: Event, device: Option<&str>) -> Result<Vec<Access>, String> {
+fn read(bytes: &[u8], event: Option<Event>, device: Option<&str>) -> Result<Vec<Access>, String> {
     let file = file(bytes);
     let mut trace = Trace::open(file.path(), Format::Auto, event, device).map_err(|error| error.to_string())?;
     let mut found = Vec::new();
@@ -18,7 +18,7 @@ fn read(bytes: &[u8], event: Event, device: Option<&str>) -> Result<Vec<Access>,
 }
 
 fn accesses(bytes: &[u8]) -> Result<Vec<Access>, String> {
-    read(bytes, Event::Queued, None)
+    read(bytes, None, None)
 }
 
 fn access(kind: Kind, space: u16, offset: u64, bytes: u64) -> Access {
@@ -53,6 +53,25 @@ fn both_versions_of_iologs_are_read() {
 }
 
 #[test]
+fn times_are_counted_from_the_first_and_never_go_back() {
+    let of = |bytes: &[u8]| {
+        let file = file(bytes);
+        let mut trace = Trace::open(file.path(), Format::Auto, None, None).unwrap();
+        let mut found = Vec::new();
+        while trace.next().unwrap().is_some() {
+            found.push(trace.time_ns());
+        }
+        found
+    };
+    let three =
+        b"fio version 3 iolog\n5 /dev/a add\n7 /dev/a write 0 512\n9 /dev/a write 0 512\n8 /dev/a write 0 512\n";
+    assert_eq!(of(three), [Some(2_000), Some(4_000), Some(4_000)]);
+    let two = b"fio version 2 iolog\n/dev/a add\n/dev/a read 0 512\n/dev/a wait 100 0\n/dev/a read 0 512\n/dev/a wait 50\n/dev/a read 0 512\n";
+    assert_eq!(of(two), [None, Some(100_000), Some(150_000)]);
+    assert_eq!(of(BLKPARSE.as_bytes()), [0, 3_000, 8_171, 8_371].map(Some));
+}
+
+#[test]
 fn what_blkparse_prints_is_read_up_to_its_summary() {
     let sectors = |kind, sector: u64, count: u64| access(kind, 0, sector * 512, count * 512);
     let expected = [
@@ -62,7 +81,7 @@ fn what_blkparse_prints_is_read_up_to_its_summary() {
         sectors(Kind::Trim, 2048, 2048),
     ];
     assert_eq!(accesses(BLKPARSE.as_bytes()).unwrap(), expected);
-    assert_eq!(read(BLKPARSE.as_bytes(), Event::Issued, None).unwrap(), expected[..1]);
+    assert_eq!(read(BLKPARSE.as_bytes(), Some(Event::Issued), None).unwrap(), expected[..1]);
 }
 
 #[test]
@@ -77,7 +96,7 @@ fn errors_name_file_line_and_cause() {
     assert!(with("/dev/a write 99999999999999999999 1").contains("line 3: the offset"));
     assert!(with("/dev/a write 0 4096 7").contains("'7' after the length"));
     assert!(of("fio version 9 iolog\n").contains("line 1: 'fio version 9 iolog': expected"));
-    assert!(of("").ends_with("it is empty"));
+    assert!(of("").ends_with("it is empty: record while the load runs"));
     assert!(of("hello\n").contains("its format is not known"));
     let broken = BLKPARSE.replace("64 + 16", "64 + ?");
     assert!(of(&broken).contains("line 5: the number of sectors is '?'"));
@@ -88,10 +107,11 @@ fn errors_name_file_line_and_cause() {
 }
 
 #[test]
-fn an_iolog_has_no_devices() {
+fn an_iolog_has_neither_devices_nor_events() {
     let log = b"fio version 2 iolog\n/dev/x add\n/dev/x write 0 4096\n";
     assert_eq!(accesses(log).unwrap().len(), 1);
-    assert!(read(log, Event::Queued, Some("8,0")).unwrap_err().contains("a fio iolog has no devices"));
+    assert!(read(log, None, Some("8,0")).unwrap_err().contains("a fio iolog has no devices"));
+    assert!(read(log, Some(Event::Completed), None).unwrap_err().contains("--event is for what blktrace records"));
 }
 
 #[test]
@@ -100,8 +120,8 @@ fn events_and_devices_that_are_missing_or_mixed_are_told() {
     assert!(accesses(only_issued.as_bytes()).unwrap_err().contains("1 'D' events: try --event D"));
     let two = "8,0 0 1 0.1 1 Q W 0 + 8 [x]\n253,1 0 1 0.1 1 Q W 0 + 8 [x]\n";
     assert!(accesses(two.as_bytes()).unwrap_err().contains("several devices (8,0 and 253,1)"));
-    assert_eq!(read(two.as_bytes(), Event::Queued, Some("253,1")).unwrap().len(), 1);
-    assert!(read(two.as_bytes(), Event::Queued, Some("9,9")).unwrap_err().contains("no 'Q' events of device 9,9"));
+    assert_eq!(read(two.as_bytes(), None, Some("253,1")).unwrap().len(), 1);
+    assert!(read(two.as_bytes(), None, Some("9,9")).unwrap_err().contains("no 'Q' events of device 9,9"));
 }
 
 fn record(action: u32, sector: u64, bytes: u32, extra: &[u8]) -> Vec<u8> {
