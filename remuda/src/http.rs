@@ -282,6 +282,12 @@ const SHARD_SERIES: [ShardSeries; 42] = [
     ("remuda_pool_damaged_headers_total", "counter", "Damaged headers of stripes that scrubs found in use.", |shard| {
         shard.damaged_headers
     }),
+    ("remuda_pool_damaged_metadata_total", "counter", "Damaged copies of metadata that scrubs found.", |shard| {
+        shard.damaged_metadata
+    }),
+    ("remuda_pool_repaired_metadata_total", "counter", "Of these, those that were written anew.", |shard| {
+        shard.repaired_metadata
+    }),
     ("remuda_pool_disks", "gauge", "Disks that seek and are destaged to each by itself.", |shard| shard.disks),
     ("remuda_pool_read_disks", "gauge", "Of those, disks left alone while hosts read them.", |shard| shard.read_disks),
     ("remuda_pool_waiting_writes", "gauge", "Writes waiting for room in the log.", |shard| shard.waiting_writes),

@@ -49,6 +49,7 @@ pub use layout::{CreateOptions, PlanError, VOLUMES_MAX};
 pub use log_device::LogDevice;
 pub use meta::catalog::{Catalog, Edit};
 pub use meta::catalog_store::CatalogStore;
+pub use meta::flaw::{MetadataKind, Rot};
 pub use meta::journal::DirtyJournal;
 pub use meta::page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub use meta::superblocks::{read_superblocks, wipe_superblocks, write_superblock};
@@ -60,8 +61,8 @@ pub use pool::{
 pub use shard::heat::{Heat, PERCENT_MAX as REINSERTION_PERCENT_MAX};
 pub use shard::log_policy;
 pub use shard::{
-    BAD_HEADERS_MAX, BadHeader, BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks, SCRUB_FINDINGS_MAX,
-    ScrubCourse, ScrubStand, ScrubStatus, ShardRecovery, ShardTuning,
+    BAD_HEADERS_MAX, BAD_METADATA_MAX, BadHeader, BadMetadata, BadRun, Change, ChangeKind, Defect, ExtentOwner, Marks,
+    SCRUB_FINDINGS_MAX, ScrubCourse, ScrubStand, ScrubStatus, ShardRecovery, ShardTuning,
 };
 pub use status::{BandStatus, CapacityStreams, LogStreams, PoolStatus, ShardStatus, WriteStreams};
 pub use stream::{

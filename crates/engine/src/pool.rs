@@ -34,6 +34,7 @@ mod flatten;
 mod glance;
 mod pair;
 mod reap;
+mod review;
 mod scrub;
 mod snapshots;
 mod table;
@@ -161,6 +162,11 @@ impl PoolShared {
     #[inline]
     pub(crate) fn shard_of(&self, origin: u32, slice: u32) -> u16 {
         (origin.wrapping_add(slice) % self.homes.len() as u32) as u16
+    }
+
+    /// The reactor of the control part.
+    pub(crate) fn control_home(&self) -> usize {
+        self.control
     }
 
     /// How many shards there are.
@@ -309,6 +315,7 @@ async fn open_shard(
         capacity: devices.capacity.open_channel(reactor)?,
         capacity_info: devices.capacity.info(),
         capacity_name: devices.capacity.name().into(),
+        log_name: devices.log.name().into(),
         disks: devices.capacity.seeks().then(|| Disks::below(&devices.capacity)),
         for_shadow: superblock.shadowed.then(|| devices.capacity.open_channel(reactor)).transpose()?,
         tuning,
@@ -658,6 +665,11 @@ impl Pool {
     /// How it lies on its devices.
     pub fn layout(&self) -> PoolLayout {
         self.layout
+    }
+
+    /// The names of its log device and of its capacity device.
+    pub fn device_names(&self) -> [&str; 2] {
+        [self.log.name(), self.capacity.name()]
     }
 
     /// Its name.

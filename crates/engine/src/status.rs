@@ -113,6 +113,10 @@ pub struct ShardStatus {
     pub lost: LostBlocks,
     /// Damaged headers of stripes that scrubs have found, while blocks were in use there.
     pub damaged_headers: u64,
+    /// Copies of structures of the metadata that scrubs have found damaged. What all shards have in common counts with the first one.
+    pub damaged_metadata: u64,
+    /// Of these, the ones that were written anew.
+    pub repaired_metadata: u64,
     /// Disks below that seek, where each is destaged to by itself; 0: none is known.
     pub disks: usize,
     /// Of those, disks that hosts read, and to which destage writes only what the log has no room to keep.
@@ -307,6 +311,8 @@ impl ShardStatus {
             corrupt_blocks: counters.corrupt_blocks.get(),
             healed_blocks: counters.healed_blocks.get(),
             damaged_headers: counters.damaged_headers.get(),
+            damaged_metadata: counters.damaged_metadata.get(),
+            repaired_metadata: counters.repaired_metadata.get(),
             rescued_blocks: counters.rescued_blocks.get(),
             lost_blocks: counters.lost_blocks.get(),
             lost: shard.meta().lost_blocks(),

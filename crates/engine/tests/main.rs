@@ -13,6 +13,7 @@ mod journal_lost;
 mod log_end;
 mod log_refuses;
 mod meta;
+mod metadata_scrub;
 mod pairs;
 mod pieces;
 mod pool;

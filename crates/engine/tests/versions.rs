@@ -109,6 +109,29 @@ impl Stack {
         found
     }
 
+    /// Flips a bit of each block on a leg of a mirror that has metadata of the pool; how many there were.
+    async fn rot_metadata(&self, leg: usize) -> usize {
+        let (leg, capacity) = (&self.below[leg], &self.devices.capacity);
+        let channel = capacity.open_channel(&self.reactor).unwrap();
+        let superblock = engine::read_superblocks(&self.reactor, channel, capacity.info()).await.unwrap();
+        let before = leg.info().blocks - capacity.info().blocks;
+        let data = match superblock.bands.bands {
+            0 => superblock.regions[0].data_start(),
+            _ => superblock.bands.start,
+        };
+        let (channel, mut found) = (leg.open_channel(&self.reactor).unwrap(), 0);
+        for lba in before..before + data {
+            let buf = self.reactor.pool().alloc(leg.info().block_size as usize).await;
+            let mut io = channel.submit(Io::read(Lba(lba), 1, one(buf))).await.io;
+            if io.bufs[0].as_slice().iter().any(|byte| *byte != 0) {
+                io.bufs[0].as_mut_slice()[9] ^= 0x20;
+                assert_eq!(channel.submit(Io::write(Lba(lba), 1, io.bufs)).await.status, Status::Ok);
+                found += 1;
+            }
+        }
+        found
+    }
+
     /// Every block reads as it was written, however often: legs take turns.
     async fn expect_all(&self, volume: &Arc<dyn BlockDevice>) {
         for block in 0..BLOCKS {
@@ -203,6 +226,37 @@ fn a_scrub_heals_what_nobody_reads() {
                 let scrub = stack.scrub(&pool).await;
                 assert_eq!((scrub.healed_blocks, scrub.corrupt_blocks, scrub.bad.len()), (2, 0, 0));
                 stack.expect_healed(&pool, 2).await;
+                stack.expect_whole(pool).await;
+            },
+        );
+    }
+}
+
+#[test]
+fn metadata_that_rots_on_one_leg_of_a_mirror_is_written_anew_on_all() {
+    for is_shaped in [false, true] {
+        with(
+            |reactor| async move { Stack::mirror(&reactor, 4096).await },
+            move |stack| async move {
+                let (pool, volume) = stack.filled(is_shaped).await;
+                pool.settle(&stack.reactor).await.unwrap();
+                drop(volume);
+                assert!(stack.rot_metadata(0).await > 8);
+                let scrub = stack.scrub(&pool).await;
+                assert!(scrub.damaged_metadata >= 8, "{scrub:?}");
+                assert_eq!(scrub.repaired_metadata, scrub.damaged_metadata, "{scrub:?}");
+                let rots: Vec<engine::Rot> = scrub.bad_metadata.iter().map(|bad| bad.rot).collect();
+                assert!(rots.iter().all(|rot| *rot == engine::Rot::OneVersion), "{scrub:?}");
+                let again = stack.scrub(&pool).await;
+                assert_eq!((again.damaged_metadata, again.healed_blocks), (0, 0), "{again:?}");
+                // What was right all the time is so no more: the pool lives of what was written anew.
+                stack.rot_metadata(1).await;
+                pool.close(&stack.reactor).await;
+                let pool = open(stack.reactor.clone(), stack.devices.clone()).await.unwrap();
+                let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
+                stack.expect_all(&volume).await;
+                drop(volume);
+                stack.scrub(&pool).await;
                 stack.expect_whole(pool).await;
             },
         );

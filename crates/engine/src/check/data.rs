@@ -37,6 +37,7 @@ impl Checker {
             capacity,
             capacity_info: self.capacity.info(),
             capacity_name: self.capacity.name().into(),
+            log_name: device.name().into(),
             disks: None,
             for_shadow: None,
             tuning: ShardTuning::default(),

@@ -6,6 +6,7 @@ use super::{Checker, RESTORE};
 use crate::check::blocks_of;
 use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
 use crate::meta::media::Media;
+use crate::meta::superblocks::is_superblock;
 use crate::pool::{Older, UNUSED_BYTES, find_older, went_apart};
 use crate::remains::remains;
 use crate::units::BLOCK_BYTES;
@@ -412,7 +413,7 @@ async fn rewrite(media: &Media, copy: u64, superblock: &Superblock) -> Result<()
     let mut block = [0; BLOCK_BYTES];
     superblock.encode(&mut block);
     // What reads well may not be durable: nothing is overwritten before it is.
-    media.settle(1 - copy, 1).await?;
+    media.settle(1 - copy, 1, 1, is_superblock).await?;
     media.write_durably(copy, &block).await
 }
 

@@ -503,6 +503,11 @@ impl Meta {
         frames.iter().flatten().filter(unwritten).map(|page| page.extent).collect()
     }
 
+    /// Whether the extent's page is in memory and differs from the media, or will until a write under way has ended.
+    pub(super) fn is_unwritten(&self, extent: u32) -> bool {
+        self.cell(extent).has(WRITING) || self.peek(extent).is_some_and(|page| page.is_dirty())
+    }
+
     /// Extents whose pages are being written.
     pub(super) fn being_written(&self) -> Vec<u32> {
         let frames = self.cache.frames.borrow();

@@ -11,11 +11,12 @@
 
 use super::catalog::{Catalog, Edit, load_copy};
 use super::damage::Damage;
+use super::flaw::{Flaw, MetadataKind, Review, Verdict};
 use super::media::Media;
 use super::{MetaError, Object};
 use crate::format::catalog::{
-    CATALOG_ENTRY_BYTES as ENTRY, CATALOG_HEADER_BYTES as HEADER, CatalogImage, VolumeEntry, catalog_entries_max,
-    encode_entry, encode_header,
+    CATALOG_ENTRY_BYTES as ENTRY, CATALOG_HEADER_BYTES as HEADER, CatalogImage, VolumeEntry, catalog_bytes_used,
+    catalog_entries_max, encode_entry, encode_header,
 };
 use crate::format::superblock::Superblock;
 use crate::units::BLOCK_BYTES;
@@ -58,6 +59,8 @@ pub struct CatalogStore {
     is_settled: bool,
     /// Both copies are known to be as the image is.
     is_twin: bool,
+    /// What was stored last is there, as far as is known.
+    is_stored: bool,
     /// Bytes of each copy written in parts since all of it was.
     in_parts: u64,
 }
@@ -103,6 +106,7 @@ impl CatalogStore {
             copy: 1,
             is_settled: true,
             is_twin: false,
+            is_stored: true,
             in_parts: 0,
         };
         store.renew(&Catalog::default());
@@ -136,7 +140,9 @@ impl CatalogStore {
         let failed = |block| move |status| MetaError::Io { action: "write", object: Object::Catalog, block, status };
         let holding = self.copies[self.copy as usize];
         if !self.is_settled {
-            self.media.settle(holding, self.image.len().div_ceil(BLOCK_BYTES)).await.map_err(failed(holding))?;
+            let blocks = self.image.len().div_ceil(BLOCK_BYTES);
+            let is_right = |bytes: &[u8]| CatalogImage::decode(bytes, self.pool).is_ok();
+            self.media.settle(holding, blocks, blocks, is_right).await.map_err(failed(holding))?;
             self.is_settled = true;
         }
         self.generation += 1;
@@ -144,9 +150,11 @@ impl CatalogStore {
         let target = self.copies[1 - self.copy as usize];
         // Until all of it is there, nobody knows what it has.
         let was_twin = std::mem::take(&mut self.is_twin);
+        self.is_stored = false;
         let runs = self.runs(changed, was_twin);
         self.write(target, &runs).await.map_err(failed(target))?;
         self.copy = 1 - self.copy;
+        self.is_stored = true;
         match self.write(holding, &runs).await {
             Ok(()) => self.is_twin = true,
             Err(status) => {
@@ -155,6 +163,51 @@ impl CatalogStore {
             }
         }
         Ok(())
+    }
+
+    /// Reads both copies, in every version of the device. What is wrong is due if it `renews`: then the catalog is to be
+    /// [written anew](Self::write_anew). Nobody stores it meanwhile.
+    pub(crate) async fn review(&mut self, renews: bool) -> Review {
+        if !self.is_stored {
+            // What the media have is not known.
+            return Review::default();
+        }
+        let blocks = self.image.len().div_ceil(BLOCK_BYTES);
+        let (holding, newest, mut review, mut judged) = (self.copy, self.generation, Review::default(), Vec::new());
+        let generation = |bytes: &[u8]| CatalogImage::decode(bytes, self.pool).ok().map(|image| image.generation);
+        for copy in [holding, 1 - holding] {
+            // A crash may have left an older one before this opening has stored any.
+            let may_be_old = !self.is_twin && copy != holding;
+            let is_right = |bytes: &[u8]| match generation(bytes) {
+                Some(found) => found == newest || may_be_old,
+                // Its end may be beyond what was read.
+                None => may_be_old && catalog_bytes_used(bytes).is_some_and(|used| used > bytes.len() as u64),
+            };
+            judged.push(self.media.judge(self.copies[copy as usize], blocks, is_right).await);
+        }
+        let verdicts = [judged[0].verdict, judged[1].verdict];
+        let is_newest = judged[1].bytes.as_ref().is_some_and(|bytes| generation(bytes) == Some(newest));
+        for (copy, verdict, elsewhere) in
+            [(holding, verdicts[0], is_newest), (1 - holding, verdicts[1], verdicts[0].is_there())]
+        {
+            review.good += (verdict == Verdict::Right) as u64;
+            if let Some(rot) = verdict.rot(elsewhere) {
+                let (kind, block) = (MetadataKind::Catalog, self.copies[copy as usize]);
+                review.flaws.push(Flaw { kind, number: copy as u32, block, rot, is_due: renews });
+            }
+        }
+        review.read_bytes = judged.iter().map(|judged| judged.read_bytes).sum();
+        // The next one goes to the copy that does not hold first: that is to be the worse one, and not the only one that is new.
+        if renews && verdicts[1] < verdicts[0] && (is_newest || verdicts[0] == Verdict::Wrong) {
+            (self.copy, self.is_settled) = (1 - holding, false);
+        }
+        review
+    }
+
+    /// Stores what was stored last once more, all of it, as a new generation.
+    pub(crate) async fn write_anew(&mut self) -> Result<(), MetaError> {
+        self.is_twin = false;
+        self.store(&Edit::default()).await
     }
 
     /// The image is that of this catalog, whatever was stored last; the next time all of it is written.

@@ -12,7 +12,7 @@
 use super::cache::WRITES_MAX;
 use super::{Extent, Meta, PENDING_NONE, TableRef, count, slot_of};
 use crate::bands::Token;
-use crate::format::root::{LogNote, Root, root_bytes};
+use crate::format::root::{LogNote, Root, RootBands, root_bytes};
 use crate::format::superblock::Superblock;
 use crate::format::table::encode_table;
 use crate::units::{BLOCK_BYTES, LogTail};
@@ -45,11 +45,16 @@ struct Attempt {
 /// How far checkpoints have got.
 pub(super) struct Progress {
     /// The first blocks of the root's copies.
-    copies: [u64; 2],
+    pub(super) copies: [u64; 2],
     /// The copy that holds.
-    copy: Cell<u8>,
+    pub(super) copy: Cell<u8>,
     generation: Cell<u64>,
-    root_blocks: usize,
+    /// Both copies have it, and are durable: this opening has written them.
+    pub(super) is_twin: Cell<bool>,
+    /// Of the root that was found at opening.
+    pub(super) root_blocks: usize,
+    /// What is said of bands in roots.
+    pub(super) root_bands: Cell<RootBands>,
     /// Bands with which the pool was created.
     created_bands: u32,
     settled: Cell<Settled>,
@@ -73,6 +78,8 @@ impl Progress {
             copies: [superblock.root_copy(shard, 0), superblock.root_copy(shard, 1)],
             copy: Cell::new(copy),
             generation: Cell::new(root.generation),
+            is_twin: Cell::new(false),
+            root_bands: Cell::new(RootBands::of(superblock)),
             root_blocks: root_bytes(root.tables.len() as u32, root.bands.len() as u32, superblock.bands.bands)
                 .div_ceil(BLOCK_BYTES as u64) as usize,
             created_bands: superblock.bands.bands,
@@ -239,7 +246,10 @@ impl Meta {
             }
         }
         progress.settled.set(Settled::Running);
-        let outcome = self.media.settle(progress.copies[progress.copy.get() as usize], progress.root_blocks).await;
+        let (block, blocks) = (progress.copies[progress.copy.get() as usize], progress.root_blocks);
+        let newest = progress.generation();
+        let is_right = |bytes: &[u8]| self.is_root(bytes, |found| found == newest);
+        let outcome = self.media.settle(block, blocks, blocks, is_right).await;
         progress.settled.set(if outcome.is_ok() { Settled::Yes } else { Settled::No });
         progress.changed.notify_all();
         outcome
@@ -323,7 +333,7 @@ impl Meta {
         self.media.write(block, buf).await
     }
 
-    fn extents_of(&self, table: u32) -> &[Extent] {
+    pub(super) fn extents_of(&self, table: u32) -> &[Extent] {
         self.table_place(table, 0).1
     }
 
@@ -341,6 +351,7 @@ impl Meta {
         let bytes = root.encode(self.pool, self.progress.created_bands);
         let copy = 1 - self.progress.copy.get();
         let block = self.progress.copies[copy as usize];
+        self.progress.is_twin.set(false);
         if let Err(status) = self.media.write_durably(block, &bytes).await {
             *self.progress.attempt.borrow_mut() = Some(Attempt { root, pictures, token, status });
             return Err(status);
@@ -363,8 +374,11 @@ impl Meta {
         }
         // Acknowledged when both are: whichever copy can be read later has everything that was acknowledged.
         let other = self.media.write_durably(self.progress.copies[1 - copy as usize], &bytes).await;
-        if let Err(status) = other {
-            *self.progress.attempt.borrow_mut() = Some(Attempt { root, pictures: Vec::new(), token, status });
+        match other {
+            Ok(()) => self.progress.is_twin.set(true),
+            Err(status) => {
+                *self.progress.attempt.borrow_mut() = Some(Attempt { root, pictures: Vec::new(), token, status });
+            }
         }
         other
     }

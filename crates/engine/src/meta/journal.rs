@@ -8,6 +8,7 @@
 //! whole set is written to the other copy, which holds as soon as all blocks of that set are valid; then the former copy is
 //! made invalid, so that damage to the one in use does not bring it back.
 
+use super::flaw::{Flaw, MetadataKind, Review};
 use super::media::Media;
 use super::{MetaError, Object};
 use crate::format::Malformed;
@@ -242,6 +243,28 @@ impl DirtyJournal {
         self.finish(ticket).await
     }
 
+    /// Puts all of these slices into the journal; durable when this returns.
+    ///
+    /// # Errors
+    /// [`Status::NoSpace`]: it has no room for so many, and nothing was added; or what the device says.
+    pub(crate) async fn add_all(self: &Rc<Self>, slices: &BTreeSet<DirtySlice>) -> Result<(), Status> {
+        let lacking: Vec<u64> = slices
+            .iter()
+            .filter(|(volume, slice)| !self.contains(*volume, *slice))
+            .map(|(volume, slice)| key(*volume, *slice))
+            .collect();
+        if base_blocks(self.slices.borrow().len() + lacking.len()) >= self.copy_blocks {
+            return Err(Status::NoSpace);
+        }
+        let ticket = |key| Rc::new(Ticket { key, outcome: Cell::new(None) });
+        let tickets: Vec<Rc<Ticket>> = lacking.into_iter().map(ticket).collect();
+        self.waiting.borrow_mut().extend(tickets.iter().cloned());
+        for ticket in tickets {
+            self.finish(ticket).await?;
+        }
+        Ok(())
+    }
+
     /// Notes which opening of the pool this is, durably, unless something written since says so: before anything is appended to the
     /// log, so that the device shows that it is not an older copy even without its superblocks.
     pub(crate) async fn note_opening(self: &Rc<Self>) -> Result<(), Status> {
@@ -336,6 +359,44 @@ impl DirtyJournal {
             self.ended.wait_until(|| !self.rewriting.get()).await;
             return Ok(());
         }
+        self.write_anew().await
+    }
+
+    /// Reads the copy in use, in every version of the device, block by block. What is wrong is due if it `renews`: then the whole set, which
+    /// is in memory, is to be [written anew](Self::write_anew).
+    pub(crate) async fn review(&self, renews: bool) -> Review {
+        let (mut review, mut first, mut worst) = (Review::default(), None, None);
+        let begun = self.position.get();
+        for sequence in 0..begun.header.sequence {
+            let block = self.copies[begun.copy as usize] + sequence as u64;
+            let wanted = DirtyHeader { sequence, ..begun.header };
+            let is_right = |bytes: &[u8]| {
+                decode_dirty(bytes, self.owner.pool, self.owner.shard).is_ok_and(|(header, _)| header == wanted)
+            };
+            let judged = self.media.judge(block, 1, is_right).await;
+            review.read_bytes += judged.read_bytes;
+            let now = self.position.get();
+            if now.copy != begun.copy || now.header.generation != begun.header.generation || self.rewriting.get() {
+                // It was written anew meanwhile, or is about to be.
+                return Review { flaws: Vec::new(), ..review };
+            }
+            match judged.verdict.rot(false) {
+                Some(rot) => {
+                    first = first.or(Some(block));
+                    worst = worst.max(Some(rot));
+                }
+                None => review.good += 1,
+            }
+        }
+        if let (Some(block), Some(rot)) = (first, worst) {
+            let (kind, number) = (MetadataKind::Journal, begun.copy as u32);
+            review.flaws.push(Flaw { kind, number, block, rot, is_due: renews });
+        }
+        review
+    }
+
+    /// Writes the set to the other copy, and makes the one in use so far invalid.
+    pub(crate) async fn write_anew(self: &Rc<Self>) -> Result<(), Status> {
         let pending = self.compaction.borrow().clone();
         let ticket = pending.unwrap_or_else(|| Rc::new(Ticket { key: NO_SLICE, outcome: Cell::new(None) }));
         *self.compaction.borrow_mut() = Some(ticket.clone());
@@ -406,7 +467,8 @@ impl DirtyJournal {
     async fn settle(&self) -> Result<(), Status> {
         if !self.settled.get() {
             let Position { copy, header } = self.position.get();
-            self.media.settle(self.copies[copy as usize], header.sequence as usize).await?;
+            let is_right = |bytes: &[u8]| decode_dirty(bytes, self.owner.pool, self.owner.shard).is_ok();
+            self.media.settle(self.copies[copy as usize], header.sequence as usize, 1, is_right).await?;
             self.settled.set(true);
         }
         Ok(())

@@ -286,16 +286,50 @@ impl Media {
     }
 
     /// Makes durable what reads from these blocks. A process that was killed may have left them readable alone, even after a
-    /// flush that failed: whoever overwrites the older copy must have written the newer one itself.
-    pub(crate) async fn settle(&self, block: u64, count: usize) -> Result<(), Status> {
+    /// flush that failed: whoever overwrites the older copy must have written the newer one itself. Where the device has several
+    /// versions, each part of so many blocks `is_right` in what is written, if any version of it is.
+    pub(crate) async fn settle(
+        &self,
+        block: u64,
+        count: usize,
+        part_blocks: usize,
+        is_right: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), Status> {
         if !self.cached {
             return Ok(());
         }
-        for at in (0..count).step_by(self.transfer_blocks) {
-            let (first, blocks) = (block + at as u64, (count - at).min(self.transfer_blocks));
-            let buf = self.read_version(first, 0, self.buffer(blocks).await).await?;
-            self.write_part(first, buf, Flags::FUA).await?;
+        let mut bytes = self.read_bytes(block, count).await?;
+        let mut at = block;
+        for part in bytes.chunks_mut(part_blocks.max(1) * BLOCK_BYTES).filter(|_| self.versions > 1) {
+            let blocks = part.len() / BLOCK_BYTES;
+            if !is_right(part) {
+                // It would be written over what is right elsewhere.
+                let read = async |version| {
+                    let bytes = self.read_bytes_of(version, at, blocks).await?;
+                    Ok(is_right(&bytes).then_some(bytes))
+                };
+                if let Some(right) = self.other_version(at, read).await? {
+                    part.copy_from_slice(&right);
+                }
+            }
+            at += blocks as u64;
         }
-        Ok(())
+        self.write_durably(block, &bytes).await
+    }
+
+    /// As [`read_bytes_of`](Self::read_bytes_of), from the medium itself: no cache on the way answers.
+    pub(super) async fn read_medium(&self, version: u8, block: u64, count: usize) -> Result<Vec<u8>, Status> {
+        let mut bytes = Vec::with_capacity(count * BLOCK_BYTES);
+        let mut at = 0;
+        while at < count {
+            let blocks = (count - at).min(self.transfer_blocks);
+            let bufs = [self.buffer(blocks).await].into_iter().collect();
+            let (lba, nblocks) = (self.lba(block + at as u64), self.device_blocks(blocks * BLOCK_BYTES));
+            let read = Io::read_version(lba, nblocks, version, bufs);
+            let buf = self.transfer(Io { flags: Flags::FUA, ..read }).await?;
+            bytes.extend_from_slice(buf.as_slice());
+            at += blocks;
+        }
+        Ok(bytes)
     }
 }

@@ -16,6 +16,7 @@ pub(crate) mod catalog;
 pub(crate) mod catalog_store;
 mod checkpoint;
 mod damage;
+pub(crate) mod flaw;
 pub(crate) mod glance;
 pub(crate) mod journal;
 mod log_note;
@@ -24,6 +25,7 @@ pub(crate) mod media;
 pub(crate) mod page;
 mod reowned;
 mod replace;
+mod review;
 pub(crate) mod superblocks;
 pub(crate) mod table_copies;
 
@@ -38,7 +40,7 @@ pub use page::{HOLE, INHERIT, LOST, Page, stored_crc};
 pub(crate) use page::{NOWHERE, Tally};
 pub(crate) use replace::Replacement;
 pub use superblocks::{read_superblocks, wipe_superblocks, write_superblock};
-pub(crate) use superblocks::{survey_superblocks, wipe_start};
+pub(crate) use superblocks::{review_superblocks, survey_superblocks, wipe_start};
 
 use crate::bands::{BandGeometry, BandOwner, Bands};
 use crate::format::Malformed;
@@ -432,6 +434,7 @@ impl Meta {
     /// superblock is durable.
     pub fn grow(&self, superblock: &Superblock) {
         let known = self.spans().count();
+        self.progress.root_bands.set(RootBands::of(superblock));
         if let Some(bands) = self.bands() {
             superblock.band_runs(self.shard).skip(known).for_each(|run| bands.add(run));
         }

@@ -1,6 +1,7 @@
 //! Reading and writing superblocks.
 
 use super::damage::Damage;
+use super::flaw::{Flaw, MetadataKind, Review, Verdict};
 use super::media::Media;
 use super::{MetaError, Object};
 use crate::format::superblock::{Role, SUPERBLOCK_COPIES, Superblock, SuperblockError};
@@ -56,7 +57,7 @@ pub async fn write_superblock(
         found.ok().filter(|found| found.superblock.device == superblock.device)
     {
         superblock.generation = superblock.generation.max(found.generation);
-        media.settle(copy, 1).await.map_err(failed(copy))?;
+        media.settle(copy, 1, 1, is_superblock).await.map_err(failed(copy))?;
         newer = copy;
     }
     superblock.generation += 1;
@@ -66,6 +67,56 @@ pub async fn write_superblock(
         media.write_durably(target, &block).await.map_err(failed(target))?;
     }
     Ok(())
+}
+
+/// Reads both copies in every version of the device. What is wrong is due if it `renews`, and what is right is what is `expected`, but for
+/// its generation: then that is to be [written](write_superblock). Nobody writes it meanwhile.
+pub(crate) async fn review_superblocks(
+    reactor: &Rc<Reactor>,
+    channel: Rc<dyn Channel>,
+    info: DeviceInfo,
+    expected: &Superblock,
+    renews: bool,
+) -> Result<Review, MetaError> {
+    let media = Media::new(reactor, channel, &info)?;
+    let decode = |bytes: &[u8]| bytes.try_into().ok().and_then(|bytes| Superblock::decode(bytes).ok());
+    let of_pool = |bytes: &[u8]| decode(bytes).filter(|found: &Superblock| found.device == expected.device);
+    let (mut newest, mut review): (Option<Superblock>, _) = (None, Review::default());
+    // All in one version may be as they were once.
+    for (copy, version) in
+        (0..SUPERBLOCK_COPIES).flat_map(|copy| (0..media.versions).map(move |version| (copy, version)))
+    {
+        let found = media.read_medium(version, copy, 1).await.ok().and_then(|bytes| of_pool(&bytes));
+        review.read_bytes += BLOCK_BYTES as u64;
+        if let Some(found) = found
+            && newest.as_ref().is_none_or(|newest| found.generation > newest.generation)
+        {
+            newest = Some(found);
+        }
+    }
+    let is_expected = newest
+        .as_ref()
+        .is_none_or(|newest| *newest == Superblock { generation: newest.generation, ..expected.clone() });
+    let mut judged = Vec::new();
+    for copy in 0..SUPERBLOCK_COPIES {
+        let is_right = |bytes: &[u8]| newest.is_some() && of_pool(bytes) == newest;
+        judged.push(media.judge(copy, 1, is_right).await);
+    }
+    for (copy, of_copy) in (0..).zip(&judged) {
+        review.read_bytes += of_copy.read_bytes;
+        review.good += (of_copy.verdict == Verdict::Right) as u64;
+        let elsewhere = judged[1 - copy as usize].verdict.is_there();
+        if let Some(rot) = of_copy.verdict.rot(elsewhere) {
+            let (kind, is_due) = (MetadataKind::Superblock, renews && is_expected);
+            review.flaws.push(Flaw { kind, number: copy, block: copy as u64, rot, is_due });
+        }
+    }
+    Ok(review)
+}
+
+/// Whether these are the bytes of a superblock.
+pub(crate) fn is_superblock(bytes: &[u8]) -> bool {
+    bytes.try_into().is_ok_and(|bytes| Superblock::decode(bytes).is_ok())
 }
 
 /// What the copies of a superblock say.

@@ -74,6 +74,7 @@ impl Control {
     /// changes nothing any more.
     pub(super) async fn close(&self) {
         self.closing.set(true);
+        self.idle.notify_all();
         self.shared.hurry.wait_for_good();
         self.halt_flattening();
         let ended = async {

@@ -1,4 +1,4 @@
-//! Scrubbing a pool: all of its shards at once, and as one over what they tell.
+//! Scrubbing a pool: all of its shards at once, and as one over what they tell. What they have in common is the first one's part.
 
 use super::Pool;
 use crate::shard::{ScrubCourse, ScrubStand, ScrubStatus, Shard};
@@ -6,13 +6,17 @@ use reactor::Reactor;
 use std::rc::Rc;
 
 impl Pool {
-    /// Begins, or goes on, to read every block of every volume in the background, at most so many bytes a second in all.
+    /// Begins, or goes on, to read the metadata and every block of every volume in the background, at most so many bytes a second in all.
     /// How far it is and what it has found is in the status of the shards.
     pub async fn scrub(&self, reactor: &Rc<Reactor>, bytes_per_second: u64) {
         let rate = (bytes_per_second / self.shared.homes.len() as u64).max(1);
         let stand = self.scrub_stand(reactor).await;
         let goes_on = stand.is_some_and(|stand| matches!(stand.course, ScrubCourse::Stopped | ScrubCourse::Runs));
-        self.shared.on_shards(reactor, move |shard| async move { shard.begin_scrub(rate, goes_on) }).await;
+        for number in 0..self.shared.homes.len() as u16 {
+            let common = (number == 0).then(|| self.shared.clone());
+            let begin = move |shard: Rc<Shard>| async move { shard.begin_scrub(rate, goes_on, common) };
+            self.shared.on_shard(reactor, number, begin).await;
+        }
     }
 
     /// Where a scrub stands; `None` of a pool that is closed.

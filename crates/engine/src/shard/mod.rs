@@ -34,6 +34,7 @@ mod log_map;
 pub mod log_policy;
 mod lost;
 mod mend;
+mod metadata;
 mod open;
 mod pace;
 mod patience;
@@ -81,6 +82,8 @@ pub(crate) use changes::{Between, add_change};
 pub use changes::{Change, ChangeKind};
 pub(crate) use flatten::FlattenProgress;
 pub(crate) use freeze::Succession;
+pub use metadata::{BAD_METADATA_MAX, BadMetadata};
+pub(crate) use metadata::{CommonReview, Place as MetadataPlace};
 pub use open::ShardRecovery;
 pub(crate) use open::{ShardParts, fits};
 pub use pace::Marks;
@@ -158,6 +161,8 @@ pub(crate) struct Counters {
     pub(crate) rescued_blocks: Cell<u64>,
     pub(crate) lost_blocks: Cell<u64>,
     pub(crate) damaged_headers: Cell<u64>,
+    pub(crate) damaged_metadata: Cell<u64>,
+    pub(crate) repaired_metadata: Cell<u64>,
 }
 
 fn add(counter: &Cell<u64>, amount: u64) {
@@ -283,6 +288,10 @@ pub enum Defect {
     TrustVersion,
     /// A scrub does not read the headers of stripes.
     SkipHeaders,
+    /// A scrub does not read the shadow of the index.
+    SkipShadowScrub,
+    /// What a scrub finds damaged of the metadata counts as written anew, and is not.
+    RepairUnwritten,
     /// The dirty journal is left out of what is told to have been written.
     MiscountWrites,
     /// Some blocks that die in bands still count.
@@ -329,6 +338,7 @@ pub(crate) struct Shard {
     capacity: Rc<dyn Channel>,
     capacity_info: DeviceInfo,
     capacity_name: Rc<str>,
+    log_name: Rc<str>,
     /// It may write, and is not only looked at.
     writes: bool,
     tuning: ShardTuning,

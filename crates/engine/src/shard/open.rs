@@ -33,6 +33,7 @@ pub(crate) struct ShardParts {
     pub(crate) capacity: Rc<dyn Channel>,
     pub(crate) capacity_info: DeviceInfo,
     pub(crate) capacity_name: Rc<str>,
+    pub(crate) log_name: Rc<str>,
     /// The disks below the capacity device, where they seek.
     pub(crate) disks: Option<Disks>,
     /// A channel of its own to the capacity device, for the shadow: each channel is told [once](crate::flush_watch) of a flush that
@@ -117,7 +118,7 @@ impl Shard {
 
     async fn recover(parts: ShardParts, writes: bool) -> Result<(Rc<Shard>, ShardRecovery), PoolError> {
         let ShardParts { reactor, number, pool_name, superblock, capacity, capacity_info, .. } = parts;
-        let (tuning, capacity_name) = (parts.tuning, parts.capacity_name);
+        let (tuning, capacity_name, log_name) = (parts.tuning, parts.capacity_name, parts.log_name);
         let medium = parts.log.medium(&reactor, parts.first_log_block);
         let opening_log_bytes = Meter::default();
         let found_on = medium.metered(&opening_log_bytes);
@@ -230,6 +231,7 @@ impl Shard {
             capacity,
             capacity_info,
             capacity_name,
+            log_name,
             writes,
             tuning,
             pace: Pace::new(marks),

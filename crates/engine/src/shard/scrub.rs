@@ -1,20 +1,23 @@
 //! Scrubbing: reading every block that has content, slowly and in the background, to find rot while there are backups.
 //!
 //! It goes through the extents of the shard in order. One that is freed meanwhile is passed over; one that is allocated
-//! behind it was just written. Before that, it reads the [headers of stripes](super::unspoken). That holds over an end of the pool's use,
-//! too: what was [noted](ScrubStatus) of a scrub is taken up when the pool is opened again.
+//! behind it was just written. Before that, it reads the [metadata](super::metadata) and the [headers of stripes](super::unspoken). That
+//! holds over an end of the pool's use, too: what was [noted](ScrubStatus) of a scrub is taken up when the pool is opened again.
 
 use super::Shard;
 use super::mend::Rotten;
+use super::metadata::BadMetadata;
 use super::unspoken::{BadHeader, Headers};
 use super::verify::{BadBlock, Verified};
 use crate::meta::Descriptor;
+use crate::pool::PoolShared;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use reactor::sync::Notify;
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Most runs of bad blocks that are listed.
 pub const SCRUB_FINDINGS_MAX: usize = 256;
@@ -65,6 +68,16 @@ pub struct ScrubStatus {
     pub rewritten_blocks: u64,
     /// The first [`BAD_HEADERS_MAX`](super::BAD_HEADERS_MAX) of these headers.
     pub bad_headers: Vec<BadHeader>,
+    /// Copies of structures of the metadata that were right, in every version.
+    pub good_metadata: u64,
+    /// Those that were damaged. What all shards have in common counts with the first one.
+    pub damaged_metadata: u64,
+    /// Of these, the ones that were written anew.
+    pub repaired_metadata: u64,
+    /// The first [`BAD_METADATA_MAX`](super::BAD_METADATA_MAX) of the damaged ones.
+    pub bad_metadata: Vec<BadMetadata>,
+    /// All metadata has been read.
+    pub metadata_done: bool,
     /// Scrubs that came to their end.
     pub completed: u64,
     /// Blocks that the last of these found bad: what is known while another one is under way, or was stopped.
@@ -101,14 +114,14 @@ pub enum ScrubCourse {
 pub struct ScrubStand {
     /// Of all shards, that of the one that has most to do.
     pub course: ScrubCourse,
-    /// Blocks that were bad, healed or written anew, and headers that were damaged.
+    /// Blocks that were bad, healed or written anew, and headers and metadata that were damaged or written anew.
     pub found: u64,
 }
 
 #[derive(Default)]
 pub(super) struct Scrub {
     /// But for what there is of headers.
-    status: RefCell<ScrubStatus>,
+    pub(super) status: RefCell<ScrubStatus>,
     /// As it was before the extent that is being read.
     before: RefCell<ScrubStatus>,
     headers: Headers,
@@ -124,12 +137,14 @@ impl Shard {
         let status = self.scrub.status.borrow();
         let (_, damaged_headers, rewritten_blocks) = self.scrub.headers.counts();
         let bad = status.corrupt_blocks + status.lost_blocks;
-        ScrubStand { course: status.course(), found: bad + status.healed_blocks + damaged_headers + rewritten_blocks }
+        let metadata = status.damaged_metadata + status.repaired_metadata;
+        let found = bad + status.healed_blocks + damaged_headers + rewritten_blocks + metadata;
+        ScrubStand { course: status.course(), found }
     }
 
     /// Begins a scrub, or goes on with one that was cancelled; of one that runs it changes the pace. In a shard that has come to the end
-    /// of one that `goes_on` in others there is nothing to do.
-    pub(crate) fn begin_scrub(self: &Rc<Self>, bytes_per_second: u64, goes_on: bool) {
+    /// of one that `goes_on` in others there is nothing to do. With `common`, what all shards have in common is this one's part.
+    pub(crate) fn begin_scrub(self: &Rc<Self>, bytes_per_second: u64, goes_on: bool, common: Option<Arc<PoolShared>>) {
         let scrub = &self.scrub;
         scrub.bytes_per_second.set(bytes_per_second.max(1));
         scrub.cancelled.set(false);
@@ -147,7 +162,7 @@ impl Shard {
         status.extents_total = self.meta.extents();
         *scrub.before.borrow_mut() = status.clone();
         drop(status);
-        self.reactor.spawn(self.clone().run_scrub());
+        self.reactor.spawn(self.clone().run_scrub(common));
     }
 
     /// Takes up how far a scrub was, and what it had found, when the pool was in use last: the next one goes on from there. Nothing
@@ -188,8 +203,9 @@ impl Shard {
         ScrubStatus { extents_done, extents_total, good_blocks, corrupt_blocks, lost_blocks, bad, ..status }
     }
 
-    async fn run_scrub(self: Rc<Self>) {
+    async fn run_scrub(self: Rc<Self>, common: Option<Arc<PoolShared>>) {
         let scrub = &self.scrub;
+        self.review_metadata(common).await;
         self.review_headers(&scrub.headers, || scrub.cancelled.get(), |bytes| self.scrub_pause(bytes)).await;
         while !scrub.cancelled.get() {
             let extent = scrub.status.borrow().extents_done;
@@ -302,8 +318,13 @@ impl Shard {
         list.extend(std::iter::once(bad(volume, &run, None)).chain(shown).take(room));
     }
 
+    /// Whether it has been stopped.
+    pub(super) fn is_scrub_over(&self) -> bool {
+        self.scrub.cancelled.get()
+    }
+
     /// Waits for as long as these bytes take at the scrub's pace.
-    async fn scrub_pause(&self, bytes: u64) {
+    pub(super) async fn scrub_pause(&self, bytes: u64) {
         let scrub = &self.scrub;
         let ns = (bytes as u128 * 1_000_000_000 / scrub.bytes_per_second.get() as u128) as u64;
         if ns == 0 {

@@ -10,6 +10,7 @@ use super::{Defect, Shard};
 use crate::format::dirty::DirtySlice;
 use crate::format::superblock::Superblock;
 use crate::meta::{BLOCKS_INHERIT, BLOCKS_LOST, Descriptor, Meta, MetaStats};
+use crate::pool::FIRST;
 use crate::units::{EXTENT_BLOCKS, SLICE_EXTENTS};
 use bdev::{Channel, Status};
 use std::cell::{Cell, RefCell};
@@ -40,6 +41,11 @@ impl Shadow {
 
     pub(super) fn is_copying(&self) -> bool {
         self.copying.get()
+    }
+
+    /// Where a shard's root is, in blocks of 4 KiB of the capacity device.
+    pub(super) fn root_block(&self, shard: u16) -> u64 {
+        self.superblock.root_copy(shard, 0)
     }
 }
 
@@ -110,6 +116,48 @@ impl Shard {
         }
     }
 
+    /// Copies slices once more, whether they are due or not, and makes what else has changed of the shadow durable. Of one that is in the
+    /// journal it says nothing, now as before.
+    pub(super) async fn copy_again(self: &Rc<Self>, shadow: &Shadow, slices: &[DirtySlice]) -> Result<(), Status> {
+        self.settled.wait_until(|| !shadow.copying.get()).await;
+        shadow.copying.set(true);
+        let ended = self.copy_slices(shadow, slices).await;
+        shadow.copying.set(false);
+        self.settled.notify_all();
+        ended.map(drop)
+    }
+
+    /// Makes a shadow anew that cannot be opened, as nothing that its root leads to is there any more: one that has nothing, once all slices
+    /// are in the journal. They leave it as they always do. Cut off at any point, it is as before, or this one.
+    pub(super) async fn make_shadow_anew(self: &Rc<Self>, shadow: &Shadow) -> Result<(), Status> {
+        self.settled.wait_until(|| !shadow.copying.get()).await;
+        shadow.copying.set(true);
+        let made = self.make_shadow_anew_alone(shadow).await;
+        shadow.copying.set(false);
+        self.settled.notify_all();
+        made
+    }
+
+    async fn make_shadow_anew_alone(self: &Rc<Self>, shadow: &Shadow) -> Result<(), Status> {
+        // One that is owned later gets into the journal with its first record.
+        let owners = (0..self.meta.extents()).map(|extent| self.meta.descriptor(extent));
+        let slices = owners.filter(|owner| !owner.is_free()).map(|owner| owner.slice()).collect();
+        self.journal.add_all(&slices).await?;
+        let (channel, info) = (shadow.channel.clone(), self.capacity_info);
+        let made = Meta::format(&self.reactor, channel, info, &shadow.superblock, self.number, FIRST).await;
+        made.map_err(|error| Status::from(&error))
+    }
+
+    /// The shadow's store, which is opened if nobody has needed it yet.
+    pub(super) async fn open_shadow(self: &Rc<Self>, shadow: &Shadow) -> Result<Rc<Meta>, Status> {
+        self.settled.wait_until(|| !shadow.copying.get()).await;
+        shadow.copying.set(true);
+        let opened = self.shadow_store(shadow).await;
+        shadow.copying.set(false);
+        self.settled.notify_all();
+        opened
+    }
+
     /// The slices for which there is no room; the shadow has the others durably.
     async fn copy_slices(self: &Rc<Self>, shadow: &Shadow, slices: &[DirtySlice]) -> Result<Vec<DirtySlice>, Status> {
         let store = self.shadow_store(shadow).await?;
@@ -154,7 +202,7 @@ impl Shard {
         }
         let page = self.meta.load(extent).await?;
         let copy = match store.load(extent).await {
-            Err(Status::Corrupt) => store.renew_page(extent),
+            Err(Status::Corrupt | Status::ReadError) => store.renew_page(extent),
             loaded => loaded?,
         };
         (0..EXTENT_BLOCKS).for_each(|index| copy.set(index, page.get(index)));
