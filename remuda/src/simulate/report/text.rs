@@ -9,8 +9,12 @@ use base::ByteSize;
 
 type Fact = (&'static str, String);
 
-/// A share of what is written that is next to nothing: it would take hundreds of passes to write a capacity device over.
-const LITTLE: f64 = 0.02;
+/// Beside a table in which a larger log absorbs less.
+const FALLS: &str = "\na larger log that absorbs less: an extent of which few blocks are old when its turn comes gives all that it has, also what was \
+                     written just now; and with --reinsertion less comes to the end of the log that is worth keeping";
+
+/// A share of what is written that is little: a capacity device is not written over by it in any usual number of passes.
+const LITTLE: f64 = 0.1;
 
 pub fn to_text(args: &SimulateArgs, outcome: &Outcome) -> String {
     let (trace, plan) = (&outcome.simulation.trace, &outcome.simulation.plan);
@@ -58,12 +62,7 @@ pub fn to_text(args: &SimulateArgs, outcome: &Outcome) -> String {
     };
     let logs = output::table(&[">LOG", ">WRITES ABSORBED"], rows(absorbed(outcome)));
     let shares: Vec<Option<f64>> = absorbed(outcome).into_iter().map(|(_, share)| share).collect();
-    let note = match args.reinsertion() > 0 && !shares.is_sorted() {
-        true => {
-            "\na larger log that absorbs less: what is written often does not come to its end any more, so less of what does is reinserted"
-        }
-        false => "",
-    };
+    let note = if shares.is_sorted() { "" } else { FALLS };
     let caches = flash::table(outcome).unwrap_or_else(|| {
         output::table(&[">READ CACHE", ">READS FROM LOG OR CACHE, FIRST PASS"], rows(cached(outcome)))
     });
