@@ -205,6 +205,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_rot::run,
     },
     Scenario {
+        name: "shaped-pool-rot",
+        about: "the same with a shaped pool, whose stripes rot as a whole",
+        run: hot_pool_rot::run_shaped,
+    },
+    Scenario {
         name: "hot-pool-rot-small",
         about: "the same with a log of few segments, most of which failing writes put out of use: writes may fail then, and \
                 none waits for ever",

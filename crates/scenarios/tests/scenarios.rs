@@ -146,6 +146,8 @@ fn every_checker_catches_its_mutation() {
         ("shaped-pool-forget", Mutation::SkipHeaders),
         ("hot-pool-rot", Mutation::SkipVerify),
         ("hot-pool-rot", Mutation::ForgetEnd),
+        ("shaped-pool-rot", Mutation::SkipVerify),
+        ("shaped-pool-rot", Mutation::ForgetEnd),
         ("hot-pool-images", Mutation::SkipFence),
         ("hot-pool-images", Mutation::FuaIgnored),
         ("hot-pool-images", Mutation::FlushDoesNothing),
