@@ -183,6 +183,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_full::run_shaped,
     },
     Scenario {
+        name: "warm-pool-full",
+        about: "the same with a warm pool, whose flash is away now and then",
+        run: hot_pool_full::run_warm,
+    },
+    Scenario {
         name: "hot-pool-stall",
         about: "a hot or shaped pool whose capacity device takes no flush any more from some moment on; nobody waits for ever, \
                 and what was acknowledged is there on a device that works again",

@@ -139,6 +139,8 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-full", Mutation::LeakExtents),
         ("shaped-pool-full", Mutation::FreeEarly),
         ("shaped-pool-full", Mutation::LeakExtents),
+        ("warm-pool-full", Mutation::NoReserve),
+        ("warm-pool-full", Mutation::FlushDoesNothing),
         ("hot-pool-forget", Mutation::SkipJournal),
         ("hot-pool-forget", Mutation::RetireEarly),
         ("shaped-pool-forget", Mutation::SkipShadow),
