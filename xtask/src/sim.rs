@@ -1,6 +1,7 @@
 //! `cargo xtask sim`: every scenario of the simulator over many seeds, and the proof that a seed is a run: the same
 //! seed twice gives the same trace hash.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -29,12 +30,13 @@ pub struct Options {
 /// change has broken; unknown seeds are for `--long`. Batches grow, so that a quick failure is quick and the processes few.
 const BOUNDED_SEEDS: u64 = 2_000;
 const BOUNDED_TIME: Duration = Duration::from_secs(110);
-const BATCH_SEEDS: std::ops::Range<u64> = 10..100;
+const BATCH_SEEDS: Range<u64> = 10..100;
 /// The scenarios that count crash points, how many there have to be of each, and by when.
-const POINTS_SCENARIOS: [(&str, u64); 5] = [
+const POINTS_SCENARIOS: [(&str, u64); 6] = [
     ("hot-pool-images", 78_000),
     ("shaped-pool-images", 13_000),
     ("parity-pool-images", 3_000),
+    ("mirror-pool-images", 3_000),
     ("zoned-pool-images", 3_000),
     ("warm-pool-images", 3_000),
 ];
@@ -56,12 +58,7 @@ fn crash_points(name: &str, least: u64) -> Result<()> {
     let start = Instant::now();
     let (mut points, mut from) = (0, 1);
     while points < least {
-        let range = format!("{from}..{}", from + POINTS_BATCH_SEEDS);
-        let mut command = run::remuda();
-        let text = run::output(command.args(["sim", "run", "--scenario", name, "--seeds", &range, "--json"]))
-            .with_context(|| format!("scenario {name}, seeds {range}"))?;
-        let outcome: Value = serde_json::from_str(&text).context("remuda sim run --json")?;
-        points += outcome["points"].as_u64().context("`remuda sim run --json` counts no points")?;
+        points += batch(name, from..from + POINTS_BATCH_SEEDS)?;
         from += POINTS_BATCH_SEEDS;
         if points < least && start.elapsed() > POINTS_TIME {
             bail!("{points} crash points in {POINTS_TIME:?}: expected {least}");
@@ -69,6 +66,19 @@ fn crash_points(name: &str, least: u64) -> Result<()> {
     }
     println!("sim: {points} crash points of {name}, {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Runs some seeds of a scenario; the crash points that they count.
+fn batch(name: &str, seeds: Range<u64>) -> Result<u64> {
+    let range = format!("{}..{}", seeds.start, seeds.end);
+    let text = run::output(run::remuda().args(["sim", "run", "--scenario", name, "--seeds", &range, "--json"]))
+        .with_context(|| format!("scenario {name}, seeds {range}"))?;
+    find_points(&serde_json::from_str(&text).context("remuda sim run --json")?)
+}
+
+/// The crash points of an outcome.
+fn find_points(outcome: &Value) -> Result<u64> {
+    outcome["points"].as_u64().context("`remuda sim run --json` counts no points")
 }
 
 /// As the command line asks.
@@ -81,9 +91,10 @@ pub fn run(options: &Options) -> Result<()> {
     let names = if options.scenarios.is_empty() { all } else { options.scenarios.clone() };
     if options.long {
         let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-        let mut from = clock.as_secs() << 16;
+        let (mut from, mut points) = (clock.as_secs() << 16, 0);
         loop {
-            sweep(&names, from, options.seeds, None)?;
+            points += sweep(&names, from, options.seeds, None)?;
+            println!("sim: {points} crash points so far");
             from += options.seeds;
         }
     }
@@ -91,30 +102,29 @@ pub fn run(options: &Options) -> Result<()> {
     names.iter().try_for_each(|name| twice(name, options.from))
 }
 
-/// Batches of seeds, one scenario after the other, until all seeds or the time are used up.
-fn sweep(names: &[String], from: u64, count: u64, limit: Option<Duration>) -> Result<()> {
+/// Batches of seeds, one scenario after the other, until all seeds or the time are used up; the crash points that were counted.
+fn sweep(names: &[String], from: u64, count: u64, limit: Option<Duration>) -> Result<u64> {
     let start = Instant::now();
-    let (mut done, mut batch) = (0, BATCH_SEEDS.start);
+    let (mut done, mut seeds, mut points) = (0, BATCH_SEEDS.start, 0);
     while done < count {
-        batch = batch.min(count - done);
+        seeds = seeds.min(count - done);
         for name in names {
-            let range = format!("{}..{}", from + done, from + done + batch);
-            run::output(run::remuda().args(["sim", "run", "--scenario", name, "--seeds", &range, "--json"]))
-                .with_context(|| format!("scenario {name}, seeds {range}"))?;
+            points += batch(name, from + done..from + done + seeds)?;
         }
-        done += batch;
-        batch = (2 * batch).min(BATCH_SEEDS.end);
+        done += seeds;
+        seeds = (2 * seeds).min(BATCH_SEEDS.end);
         if let Some(limit) = limit {
             // No more than there is time for.
             let left = limit.saturating_sub(start.elapsed()).as_secs_f64();
-            batch = batch.min((left * done as f64 / start.elapsed().as_secs_f64()) as u64);
-            if batch == 0 {
+            seeds = seeds.min((left * done as f64 / start.elapsed().as_secs_f64()) as u64);
+            if seeds == 0 {
                 break;
             }
         }
     }
-    println!("sim: {} scenarios x {done} seeds from {from}, {:.0} s", names.len(), start.elapsed().as_secs_f64());
-    Ok(())
+    let took = start.elapsed().as_secs_f64();
+    println!("sim: {} scenarios x {done} seeds from {from}, {points} crash points, {took:.0} s", names.len());
+    Ok(points)
 }
 
 /// One seed run twice in two processes: equal hashes, or the simulator is not deterministic.
@@ -173,6 +183,12 @@ mod tests {
         }
         assert_eq!(find_hash("{}"), None);
         assert_eq!(find_hash("no JSON"), None);
+    }
+
+    #[test]
+    fn crash_points_are_found() {
+        assert_eq!(find_points(&json!({"points": 7})).unwrap(), 7);
+        assert!(find_points(&json!({"runs": 7})).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::blocks::Judge;
 use crate::hot_pool::Plan;
+use base::Rng;
 use engine::{CheckOptions, CheckReport, Finding, Pool, PoolDevices, Severity};
 use reactor::Reactor;
 use std::rc::Rc;
@@ -25,6 +26,26 @@ pub(crate) fn judge_report(judge: &Judge, plan: &Plan, report: &CheckReport) {
     judge.expect(wrong.is_none() && report.findings_left_off == 0, || {
         format!("a check of a pool that only crashed finds: {}", wrong.expect("fewer than are listed"))
     });
+}
+
+/// Whatever the crash was, and however much is looked at, a check finds nothing wrong; after repairs it finds nothing to repair.
+pub(crate) async fn check_somehow(
+    judge: &Judge,
+    plan: &Plan,
+    reactor: &Rc<Reactor>,
+    devices: &PoolDevices,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    let options = CheckOptions { payloads: rng.one_in(2), data: rng.one_in(4), repair: rng.one_in(2) };
+    let report = check(reactor, devices, options).await?;
+    judge_report(judge, plan, &report);
+    if options.repair {
+        let again = check(reactor, devices, CheckOptions { repair: false, ..options }).await?;
+        judge_report(judge, plan, &again);
+        let left = again.findings.iter().find(|finding| finding.advice.contains("repair"));
+        judge.expect(left.is_none(), || format!("after repairs a check still finds: {}", left.expect("just looked")));
+    }
+    Ok(())
 }
 
 /// Nothing that the shards know contradicts itself.

@@ -2,11 +2,13 @@
 //! the devices on them. What happens to a single kind of them has a scenario of its own.
 
 use crate::hot_pool::{self, Plan};
-use crate::{parity_pool, warm_pool, zoned_pool};
+use crate::redundant::Array;
+use crate::{warm_pool, zoned_pool};
+use base::Rng;
 use bdev::BlockDevice;
 use engine::PoolDevices;
 use reactor::Reactor;
-use sim::{DiskFaults, DiskOptions, NodeId, World};
+use sim::{DiskFaults, DiskOptions, Failure, NodeId, World};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -16,7 +18,7 @@ pub(crate) enum Ground {
     /// One disk.
     Disk,
     /// Several, one of which may be away.
-    Parity(parity_pool::Array),
+    Array(Array),
     /// A zoned one, and a small one beside it.
     Zones(zoned_pool::Drive),
     /// Slow ones, and flash that may be away.
@@ -24,6 +26,37 @@ pub(crate) enum Ground {
 }
 
 impl Ground {
+    /// Makes its disks, the pool and its volumes, on hardware that does not fail yet.
+    pub(crate) fn create(&self, world: &mut World, rng: &mut Rng, plan: Plan, node: NodeId) -> Result<(), Failure> {
+        let ground = *self;
+        if let Ground::Disk = ground {
+            return hot_pool::create(world, rng, plan, node);
+        }
+        hot_pool::add_log(world, rng, plan, node);
+        ground.add_disks(world, &plan, node, || !rng.one_in(4));
+        hot_pool::make(world, node, plan, move |reactor| {
+            Box::pin(async move { ground.devices(&plan, &reactor, true, None).await })
+        })
+    }
+
+    /// Of each disk the path and the bytes.
+    pub(crate) fn disks(&self, plan: &Plan) -> Vec<(String, u64)> {
+        match self {
+            Ground::Disk => vec![(hot_pool::CAPACITY.to_string(), plan.capacity_bytes)],
+            Ground::Array(array) => array.disks(),
+            Ground::Zones(drive) => drive.disks(),
+            Ground::Warm(shelf) => shelf.disks(),
+        }
+    }
+
+    /// What is not there for a life, of what may come back with what it had.
+    pub(crate) fn away_for_a_life(&self, rng: &mut Rng) -> Option<u64> {
+        match self {
+            Ground::Warm(shelf) => shelf.away_for_a_life(rng),
+            _ => None,
+        }
+    }
+
     /// Adds its disks to a node, with hardware that does not fail.
     pub(crate) fn add_disks(
         &self,
@@ -32,13 +65,7 @@ impl Ground {
         node: NodeId,
         mut is_volatile: impl FnMut() -> bool,
     ) {
-        let disks = match self {
-            Ground::Disk => vec![(hot_pool::CAPACITY.to_string(), plan.capacity_bytes)],
-            Ground::Parity(array) => array.disks(),
-            Ground::Zones(drive) => drive.disks(),
-            Ground::Warm(shelf) => shelf.disks(),
-        };
-        for (path, bytes) in disks {
+        for (path, bytes) in self.disks(plan) {
             let volatile_cache = is_volatile();
             let zones = if let Ground::Zones(drive) = self { drive.zones_of(&path, plan.block_size) } else { None };
             let (unit, block_device) = (plan.block_size, zones.is_some());
@@ -57,10 +84,9 @@ impl Ground {
     ) -> Result<PoolDevices, String> {
         let capacity: Arc<dyn BlockDevice> = match self {
             Ground::Disk => return plan.devices(reactor),
-            Ground::Parity(array) => {
-                let parity = array.open(reactor, array.first_disks(plan, reactor, away)?, create).await?;
-                parity.compare_in_background(reactor);
-                parity
+            Ground::Array(array) => {
+                let disks = array.first_disks(plan, reactor, away)?;
+                array.open(reactor, disks, create).await?.device()
             }
             Ground::Zones(drive) => drive.behind(drive.open(plan, reactor, create).await?.1),
             Ground::Warm(shelf) => {

@@ -82,8 +82,8 @@ pub(crate) struct BandPlan {
     pub(crate) band_blocks: u32,
     pub(crate) unit_blocks: u32,
     pub(crate) overprovision: u8,
-    /// Bands in use above which GC works.
-    pub(crate) used_bands: u32,
+    /// Bands in use above which GC works; as many as it chooses itself if there is nothing here.
+    pub(crate) used_bands: Option<u32>,
     /// Bytes that the capacity device may become larger by.
     pub(crate) growth_bytes: u64,
 }
@@ -155,7 +155,7 @@ impl Plan {
                 band_blocks,
                 unit_blocks,
                 overprovision,
-                used_bands: rng.between(1, 8) as u32,
+                used_bands: Some(rng.between(1, 8) as u32),
                 growth_bytes: 0,
             }),
             marks,
@@ -307,7 +307,7 @@ impl Plan {
     /// Where silent damage may begin on the capacity device of a pool of one shard: at its map pages. Of superblocks, roots
     /// and journals, damage to one copy cannot always be told from a torn write; a pool does not open without its table
     /// pages.
-    fn damage_from(&self) -> u64 {
+    pub(crate) fn damage_from(&self) -> u64 {
         let superblock = self.superblock();
         match superblock.shape {
             Shape::Hot => superblock.regions[0].map_slot(0, 0) * 4096,
@@ -327,13 +327,6 @@ impl Plan {
         }
         pool.close(&reactor).await;
         Ok(())
-    }
-
-    /// Opens its devices and the pool, which stays open as long as the process lives.
-    pub(crate) async fn open_and_keep(&self, reactor: &Rc<Reactor>) -> Result<Arc<Pool>, String> {
-        let pool = self.open(reactor, self.devices(reactor)?).await?;
-        reactor.keep(Rc::new(pool.clone()));
-        Ok(pool)
     }
 
     /// Checks the closed pool with everything that can be looked at, and finds nothing.
@@ -369,7 +362,7 @@ impl Plan {
             lends: Some(self.idle_ns.is_multiple_of(2)),
             // An extent has some at most.
             old_blocks_min: 1,
-            used_bands: self.bands.map(|bands| bands.used_bands),
+            used_bands: self.bands.and_then(|bands| bands.used_bands),
             turns: self.idle_ns.is_multiple_of(3).then_some(true),
             reinsertion_percent: Some([0, 100, 100, 100, 400][(self.idle_ns % 5) as usize]),
             reinsertion_count: Some(1 + (self.idle_ns % 2) as u32),

@@ -15,11 +15,11 @@
 //! | I3 counts are what is counted | the audit: dirty blocks, free extents, and no extent without an owner; in shaped pools what is live in each band |
 //! | I4 nothing leads to what is free | the audit: log map, deltas and destage of free extents; in shaped pools map pages into bands |
 //! | I5 the newest record wins, replay is idempotent | `hot-pool-images` recovers twice; every opening raises the epoch durably, which is judged wherever a pool is opened; order and numbers of records: `engine-log` |
-//! | I6 upkeep always has room and ends | `hot-pool-full`, `shaped-pool-full`: the work ends although log and capacity are full |
+//! | I6 upkeep always has room and ends | `hot-pool-full` and the same of shaped and warm pools: the work ends although log and capacity are full |
 //! | I7 write rule of zones | not for hot pools: they write in place, on devices without zones |
 //! | I8 reported write amplification | here, at rest: what the pool says that it has written to each device is what this has got since it was opened |
 //! | I9 wear budget | not for hot pools: there is no cache that admits |
-//! | I10 no bytes that their checksum does not confirm | `hot-pool-rot`, and `hot-pool` on disks that misdirect and lose writes, too; the scrub here finds nothing where nothing is wrong |
+//! | I10 no bytes that their checksum does not confirm | `hot-pool-rot`, `shaped-pool-rot`, and `hot-pool` on disks that misdirect and lose writes, too; the scrub here finds nothing where nothing is wrong |
 //! | I11 adoption of shared memory | not built |
 //! | I12 same seed, same trace | the tests of all scenarios, and `xtask` |
 
@@ -31,7 +31,7 @@ use crate::hot_pool::{CAPACITY, Plan, create, defect_of, view};
 use crate::sides::{self, Side, Sides};
 use base::Rng;
 use bdev::BlockDevice;
-use engine::{CheckOptions, Pool, PoolDevices, PoolError, ScrubStatus, WriteStreams};
+use engine::{CheckOptions, Pool, PoolError, ScrubStatus, WriteStreams};
 use reactor::Reactor;
 use sim::{Crash, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
@@ -162,7 +162,7 @@ impl Stage {
         let rng = &mut self.judge.sim.rng();
         let devices = plan.devices(&reactor)?;
         if rng.one_in(2) {
-            self.check(&reactor, &devices, rng).await?;
+            crashed::check_somehow(&self.judge, &self.plan, &reactor, &devices, rng).await?;
         }
         let capacity = devices.capacity.clone();
         let before = self.written();
@@ -171,22 +171,6 @@ impl Stage {
         sides::look(&self.judge, &self.sides, &reactor, &pool).await?;
         self.in_use.replace(Some(InUse { pool: pool.clone(), capacity, before }));
         view(&plan, &pool)
-    }
-
-    /// Whatever the crash was, a check finds nothing wrong; after repairs it finds nothing to repair.
-    async fn check(&self, reactor: &Rc<Reactor>, devices: &PoolDevices, rng: &mut Rng) -> Result<(), String> {
-        let options = CheckOptions { payloads: rng.one_in(2), data: rng.one_in(4), repair: rng.one_in(2) };
-        let report = crashed::check(reactor, devices, options).await?;
-        crashed::judge_report(&self.judge, &self.plan, &report);
-        if options.repair {
-            let again = crashed::check(reactor, devices, CheckOptions { repair: false, ..options }).await?;
-            crashed::judge_report(&self.judge, &self.plan, &again);
-            let left = again.findings.iter().find(|finding| finding.advice.contains("repair"));
-            self.expect(left.is_none(), || {
-                format!("after repairs a check still finds: {}", left.expect("just looked"))
-            });
-        }
-        Ok(())
     }
 
     /// Everything that is done beside the work.

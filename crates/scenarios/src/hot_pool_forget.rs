@@ -439,7 +439,7 @@ impl Stage {
         let plan = Plan { reactors: rng.between(1, 2) as usize, ..old };
         let mut fork = rng.fork();
         self.live(world, plan.reactors, move |stage, reactor| async move {
-            let pool = match plan.open_and_keep(&reactor).await {
+            let pool = match stage.lives.open_and_keep(&plan, &reactor).await {
                 Ok(pool) => pool,
                 Err(error) => {
                     let is_other = error.contains("not the one that belongs to");

@@ -6,14 +6,17 @@
 //! everything ends (I6): neither a full log nor a full device may keep upkeep from what makes room.
 //!
 //! `shaped-pool-full`: the same with a shaped pool, all of whose extents are written whole again and again, so that the
-//! collector has nothing but what no extent can take.
+//! collector has nothing but what no extent can take. `warm-pool-full` is the first one
+//! over a flash cache.
 
 use crate::Run;
 use crate::branches::Branches;
 use crate::crashes::{SECOND_NS, any_crash};
-use crate::hot_pool::{CAPACITY, EXTENT_BLOCKS, Plan, SLICE_BLOCKS};
+use crate::ground::Ground;
+use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS};
 use crate::ledger::{Hands, Spot};
 use crate::lives::{Aim, Lives};
+use crate::warm_pool;
 use base::Rng;
 use bdev::Status;
 use engine::Pool;
@@ -69,30 +72,41 @@ struct Stage {
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
-    run_with(run, |plan, _| plan)
+    let plan = in_place(&mut run.rng);
+    run_with(run, plan, Ground::Disk)
 }
 
 pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
-    run_with(run, Plan::shaped)
+    let plan = in_place(&mut run.rng).shaped(&mut run.rng);
+    run_with(run, plan, Ground::Disk)
 }
 
-fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Failure> {
-    let (world, rng) = (&mut run.world, &mut run.rng);
+pub(crate) fn run_warm(run: &mut Run) -> Result<(), Failure> {
+    let plan = in_place(&mut run.rng);
+    let shelf = warm_pool::pick_for(&mut run.rng, &plan);
+    run_with(run, plan, Ground::Warm(shelf))
+}
+
+/// A pool that is soon full, and so is its log.
+fn in_place(rng: &mut Rng) -> Plan {
     let plan = Plan::pick(rng);
     let extents = rng.between(4, 10);
     // Few segments, so that little fills them. After an opening two may be held that have nothing, and with five in all the
     // rest is less than the reserve and a large write: no pool but a tiny one has so few.
     let segments = rng.between(6, 9) * plan.shards as u64;
     let (volumes, idle_ns) = (rng.between(2, 4), rng.between(50_000, 5_000_000));
-    let plan = Plan {
+    Plan {
         log_bytes: (16 + segments * plan.segment_blocks as u64) * 4096,
         capacity_bytes: plan.shards as u64 * (extents + 1) * EXTENT_BYTES + (2 << 20),
         volumes,
         idle_ns,
         // Without asking chance, so that seeds that once found something keep their plans.
         ..plan.layered_if(idle_ns.is_multiple_of(2), 0)
-    };
-    let plan = shape(plan, rng);
+    }
+}
+
+fn run_with(run: &mut Run, plan: Plan, ground: Ground) -> Result<(), Failure> {
+    let (world, rng) = (&mut run.world, &mut run.rng);
     let per = 1u64 << (12 - plan.block_shift);
     // The ends of an extent, two in one block of 4 KiB when that is more than one of the volume's, and some that fill the log.
     let hot = [(0, 1), (per - 1, 1), (5 * per, 1), (100 * per, 48 * per), (EXTENT_BLOCKS * per - 1, 1)];
@@ -103,10 +117,11 @@ fn run_with(run: &mut Run, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Fail
     let parts = if per > 1 && plan.bands.is_none() { 0..plan.volumes } else { 0..0 };
     let parts = parts.flat_map(|volume| (0..PARTS).map(move |part| part_spot(volume, part, per)));
     let spots = spots.chain(parts);
-    let lives = Lives::new(world, rng, plan, spots, Aim("the work on a full pool to end (I6)", LIFE_NS))?;
+    let lives = Lives::on(ground, world, rng, plan, spots, Aim("the work on a full pool to end (I6)", LIFE_NS))?;
     if rng.one_in(2) {
         let faults = DiskFaults { slow: rng.between(2, 20), ..DiskFaults::default() };
-        world.set_disk_faults(lives.node, CAPACITY, faults);
+        let disks = ground.disks(&plan);
+        disks.iter().for_each(|(path, _)| world.set_disk_faults(lives.node, path, faults.clone()));
     }
     world.set_schedule(ScheduleFaults::swarm(rng));
     let stage = Stage {
@@ -218,7 +233,10 @@ impl Stage {
         match status {
             Status::Ok => drop(self.taken.borrow_mut().insert(extent)),
             Status::NoSpace => {
-                hands.expect(!taken, || format!("there is no space for {spot:?}, whose extent exists"));
+                if taken {
+                    let status = hands.pool.status(&hands.reactor).await;
+                    hands.expect(false, || format!("there is no space for {spot:?}, whose extent exists: {status:?}"));
+                }
                 self.refused.set(self.refused.get() + 1);
             }
             other => hands.expect(false, || format!("writing {spot:?} failed with '{other}' without cause")),

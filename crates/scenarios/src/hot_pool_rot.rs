@@ -8,6 +8,8 @@
 //! one that the crash has torn, and failing flushes: after one of them a file device fails until it is opened again.
 //!
 //! In the end the pool is closed with a log that is not empty, and the last record in there rots: that is not taken for torn.
+//!
+//! `shaped-pool-rot` is the same with a shaped pool, whose stripes rot as a whole, with their headers.
 
 use crate::Run;
 use crate::blocks::Crew;
@@ -22,6 +24,7 @@ use engine::{LogDevice, Meta, Pool};
 use reactor::{Reactor, SgList};
 use sim::{Crash, DiskFaults, Failure, ScheduleFaults, World};
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -40,15 +43,19 @@ struct Stage {
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
-    run_with(run, false)
+    run_with(run, false, |plan, _| plan)
+}
+
+pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
+    run_with(run, false, Plan::shaped)
 }
 
 /// With a log of few segments, most of which failing writes put out of use: then writes and settling may fail, and always end.
 pub(crate) fn run_small(run: &mut Run) -> Result<(), Failure> {
-    run_with(run, true)
+    run_with(run, true, |plan, _| plan)
 }
 
-fn run_with(run: &mut Run, small: bool) -> Result<(), Failure> {
+fn run_with(run: &mut Run, small: bool, shape: fn(Plan, &mut Rng) -> Plan) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     // More than failing writes put out of use: see `faults`.
     let segments = if small { rng.between(8, 14) } else { rng.between(20, 30) };
@@ -66,6 +73,7 @@ fn run_with(run: &mut Run, small: bool) -> Result<(), Failure> {
         small_cache: false,
         ..plan
     };
+    let plan = shape(plan, rng);
     let places = [(0, 1), (1, 1), (7, 20), (40, 60), (1023, 1)];
     let spots = Spot::in_extents((0..EXTENTS).map(|extent| (0, extent)), &places, 1);
     let lives = Lives::new(world, rng, plan, spots, AIM)?;
@@ -105,6 +113,7 @@ fn run_with(run: &mut Run, small: bool) -> Result<(), Failure> {
 /// What the disks do wrong while the pool is open.
 fn faults(rng: &mut Rng, path: &str, plan: Plan, small: bool) -> DiskFaults {
     let mut pick = |low, high| if rng.one_in(2) { rng.between(low, high) } else { 0 };
+    let damage = data_of(path, plan);
     DiskFaults {
         read_error: pick(5, 50),
         latent_error: pick(5, 50),
@@ -117,8 +126,22 @@ fn faults(rng: &mut Rng, path: &str, plan: Plan, small: bool) -> DiskFaults {
             _ => pick(10, 100),
         },
         slow: pick(5, 100),
-        damage_from: if path == LOG { 16 * 4096 } else { plan.superblock().regions[0].data_start() * 4096 },
+        damage_from: damage.start * 4096,
+        damage_to: damage.end * 4096,
         ..DiskFaults::default()
+    }
+}
+
+/// Where the data of volumes lies, in blocks: of the log its segments, behind which a shaped pool has its index.
+fn data_of(path: &str, plan: Plan) -> Range<u64> {
+    let superblock = plan.superblock();
+    match path {
+        LOG => {
+            let segments = superblock.segments as u64 * superblock.segment_blocks as u64;
+            superblock.segment_start(0, 0)..superblock.segment_start(0, 0) + segments
+        }
+        _ if plan.bands.is_some() => superblock.bands.start..plan.capacity_bytes / 4096,
+        _ => superblock.regions[0].data_start()..superblock.regions[0].end(),
     }
 }
 
@@ -260,11 +283,12 @@ impl Stage {
     /// Flips a bit of the last record of the log: in the first block of what was written, or in the one before it.
     async fn damage_the_end(self, reactor: Rc<Reactor>, in_header: bool, bit: usize) {
         let devices = self.lives.plan.devices(&reactor).expect("the devices open");
-        let (capacity, info) = (devices.capacity.open_channel(&reactor).expect("it opens"), devices.capacity.info());
-        let superblock = engine::read_superblocks(&reactor, capacity.clone(), info).await.expect("a pool");
-        let (_, tail) = Meta::open(&reactor, capacity, info, &superblock, 0, 0).await.expect("a shard");
+        let capacity = (devices.capacity.open_channel(&reactor).expect("it opens"), devices.capacity.info());
+        let superblock = engine::read_superblocks(&reactor, capacity.0.clone(), capacity.1).await.expect("a pool");
         let LogDevice::Block(device) = &devices.log else { panic!("a block log") };
         let (channel, info) = (device.open_channel(&reactor).expect("it opens"), device.info());
+        let index = if self.lives.plan.bands.is_some() { (channel.clone(), info) } else { capacity };
+        let (_, tail) = Meta::open(&reactor, index.0, index.1, &superblock, 0, 0).await.expect("a shard");
         let first_block = superblock.segment_start(0, 0);
         let medium = Medium::Block { reactor: reactor.clone(), channel: channel.clone(), info, first_block };
         let geometry = LogGeometry {

@@ -59,7 +59,7 @@ impl Stage {
         let plan = Plan { reactors: rng.between(1, 3) as usize, flushes, ..self.lives.plan };
         let stage = self.clone();
         self.lives.live(world, plan.reactors, |reactor| async move {
-            match plan.open_and_keep(&reactor).await {
+            match stage.lives.open_and_keep(&plan, &reactor).await {
                 Ok(pool) => {
                     let hands = stage.lives.hands(pool, reactor);
                     hands.read_all().await;

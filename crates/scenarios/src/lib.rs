@@ -9,6 +9,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bays;
 mod blocks;
 mod branches;
 mod conformance;
@@ -37,8 +38,6 @@ mod mirror_crash;
 mod net_streams;
 mod nvmf;
 mod panics;
-mod parity_bays;
-mod parity_pool;
 mod pmem_log;
 mod pool_clones;
 mod pool_images;
@@ -47,6 +46,8 @@ mod pool_streams;
 mod pool_versions;
 mod raw_file;
 mod reactor_mesh;
+mod redundant;
+mod redundant_pool;
 mod rotting;
 mod shown;
 mod sides;
@@ -182,6 +183,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_full::run_shaped,
     },
     Scenario {
+        name: "warm-pool-full",
+        about: "the same with a warm pool, whose flash is away now and then",
+        run: hot_pool_full::run_warm,
+    },
+    Scenario {
         name: "hot-pool-stall",
         about: "a hot or shaped pool whose capacity device takes no flush any more from some moment on; nobody waits for ever, \
                 and what was acknowledged is there on a device that works again",
@@ -205,6 +211,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_rot::run,
     },
     Scenario {
+        name: "shaped-pool-rot",
+        about: "the same with a shaped pool, whose stripes rot as a whole",
+        run: hot_pool_rot::run_shaped,
+    },
+    Scenario {
         name: "hot-pool-rot-small",
         about: "the same with a log of few segments, most of which failing writes put out of use: writes may fail then, and \
                 none waits for ever",
@@ -226,6 +237,11 @@ const SCENARIOS: &[Scenario] = &[
         about: "the same with a shaped pool over members with parity; one of them may be away afterwards",
         run: pool_images::run_parity,
     },
+    Scenario {
+        name: "mirror-pool-images",
+        about: "the same with a pool of either shape over a mirror; one of its legs may be away afterwards",
+        run: pool_images::run_mirror,
+    },
     Scenario { name: "zoned-pool-images", about: "the same with a shaped pool on zones", run: pool_images::run_zoned },
     Scenario {
         name: "warm-pool-images",
@@ -236,7 +252,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "parity-pool",
         about: "a shaped pool over members with parity, one of which dies or fails at any moment, in a rebuild and in recovery \
                 too, and is replaced, under kills and power cuts; nobody notices, and every acknowledged write is durable",
-        run: parity_pool::run,
+        run: redundant_pool::run_parity,
     },
     Scenario {
         name: "warm-pool",

@@ -2,7 +2,8 @@
 //! know exactly what must succeed have in common.
 
 use crate::crashes::live;
-use crate::hot_pool::{EXTENT_BLOCKS, Plan, create, defect_of};
+use crate::ground::Ground;
+use crate::hot_pool::{EXTENT_BLOCKS, Plan, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
 use base::Rng;
 use engine::Pool;
@@ -16,6 +17,9 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct Lives {
     pub(crate) plan: Plan,
+    ground: Ground,
+    /// What of it is not there, where the pool does without it.
+    away: Option<u64>,
     pub(crate) sim: Handle,
     pub(crate) node: NodeId,
     pub(crate) ledger: Rc<RefCell<Ledger>>,
@@ -27,7 +31,7 @@ pub(crate) struct Lives {
 pub(crate) struct Aim(pub(crate) &'static str, pub(crate) u64);
 
 impl Lives {
-    /// A node with a new pool, all of whose `spots` are zero.
+    /// A node with a new pool on a disk, all of whose `spots` are zero.
     pub(crate) fn new(
         world: &mut World,
         rng: &mut Rng,
@@ -35,12 +39,24 @@ impl Lives {
         spots: impl Iterator<Item = Spot>,
         aim: Aim,
     ) -> Result<Lives, Failure> {
+        Lives::on(Ground::Disk, world, rng, plan, spots, aim)
+    }
+
+    /// The same on other devices.
+    pub(crate) fn on(
+        ground: Ground,
+        world: &mut World,
+        rng: &mut Rng,
+        plan: Plan,
+        spots: impl Iterator<Item = Spot>,
+        aim: Aim,
+    ) -> Result<Lives, Failure> {
         let sim = world.handle();
-        sim.note(format!("{plan:?}"));
+        sim.note(format!("{ground:?} {plan:?}"));
         let node = world.add_node();
-        create(world, rng, plan, node)?;
+        ground.create(world, rng, plan, node)?;
         let plan = Plan { defect: defect_of(sim.mutation()), ..plan };
-        Ok(Lives { plan, sim, node, ledger: Rc::new(RefCell::new(Ledger::new(spots))), aim })
+        Ok(Lives { plan, ground, away: None, sim, node, ledger: Rc::new(RefCell::new(Ledger::new(spots))), aim })
     }
 
     /// One life of the process.
@@ -62,7 +78,7 @@ impl Lives {
         main: impl FnOnce(Hands) -> F + 'static,
     ) -> Result<(), Failure> {
         let plan = Plan { reactors: rng.between(1, 3) as usize, ..self.plan };
-        let lives = self.clone();
+        let lives = Lives { away: self.ground.away_for_a_life(rng), ..self.clone() };
         self.live(world, plan.reactors, move |reactor| async move {
             if let Some(hands) = lives.open_in(&plan, reactor).await {
                 main(hands).await;
@@ -70,9 +86,17 @@ impl Lives {
         })
     }
 
+    /// Opens the pool's devices and the pool, which stays open as long as the process lives.
+    pub(crate) async fn open_and_keep(&self, plan: &Plan, reactor: &Rc<Reactor>) -> Result<Arc<Pool>, String> {
+        let devices = self.ground.devices(plan, reactor, false, self.away).await?;
+        let pool = plan.open(reactor, devices).await?;
+        reactor.keep(Rc::new(pool.clone()));
+        Ok(pool)
+    }
+
     /// Opens the pool in a process. `None`: that has gone down meanwhile.
     pub(crate) async fn open_in(&self, plan: &Plan, reactor: Rc<Reactor>) -> Option<Hands> {
-        match plan.open_and_keep(&reactor).await {
+        match self.open_and_keep(plan, &reactor).await {
             Ok(pool) => Some(self.hands(pool, reactor)),
             Err(error) => {
                 self.expect(false, || format!("the pool does not open: {error}"));

@@ -10,6 +10,7 @@ use crate::blocks::Crew;
 use crate::crashes::SECOND_NS;
 use crate::hot_pool::{EXTENT_BLOCKS, FRONT_BLOCKS, Plan, add_log, defect_of};
 use crate::ledger::{Hands, Ledger, Spot};
+use crate::redundant::Redundant;
 use crate::rotting::{Rot, RottingDevice};
 use base::Rng;
 use bdev::{BlockDevice, FileDevice, FileDeviceOptions, MirrorDevice, MirrorOptions, ParityDevice, ParityOptions};
@@ -63,22 +64,6 @@ fn pick(rng: &mut Rng) -> (Plan, Below) {
     }
     let legs = rng.between(2, 3) as usize;
     (if rng.one_in(2) { plan.shaped(rng) } else { plan }, Below::Mirror { legs })
-}
-
-/// The device that keeps several versions, to be brought to rest before its process ends.
-#[derive(Clone)]
-enum Opened {
-    Mirror(Arc<MirrorDevice>),
-    Parity(Arc<ParityDevice>),
-}
-
-impl Opened {
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        match self {
-            Opened::Mirror(mirror) => mirror.clone(),
-            Opened::Parity(parity) => parity.clone(),
-        }
-    }
 }
 
 #[derive(Clone)]
@@ -151,7 +136,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn devices(&self, reactor: &Rc<Reactor>, create: bool) -> Result<(PoolDevices, Opened), String> {
+    async fn devices(&self, reactor: &Rc<Reactor>, create: bool) -> Result<(PoolDevices, Redundant), String> {
         let mut disks: Vec<Option<Arc<dyn BlockDevice>>> = Vec::new();
         for disk in 0..self.below.disks() {
             let options = FileDeviceOptions { block_size: self.plan.block_size, ..FileDeviceOptions::new(&path(disk)) };
@@ -162,13 +147,13 @@ impl Stage {
             Below::Mirror { .. } => {
                 let options = MirrorOptions { create, assume_clean: true, ..MirrorOptions::default() };
                 let mirror = MirrorDevice::open(reactor, "mirror", disks, &options).await;
-                Opened::Mirror(Arc::new(mirror.map_err(|error| error.to_string())?))
+                Redundant::Mirror(Arc::new(mirror.map_err(|error| error.to_string())?))
             }
             Below::Parity { chunk_blocks, .. } => {
                 let (chunk_bytes, head_bytes) = (chunk_blocks * 4096, FRONT_BLOCKS * 4096 / 4);
                 let options = ParityOptions { create, chunk_bytes, head_bytes, ..ParityOptions::default() };
                 let parity = ParityDevice::open(reactor, "parity", disks, &options).await;
-                Opened::Parity(Arc::new(parity.map_err(|error| error.to_string())?))
+                Redundant::Parity(Arc::new(parity.map_err(|error| error.to_string())?))
             }
         };
         let log = self.plan.log_device(reactor)?;
@@ -206,12 +191,8 @@ impl Stage {
     }
 
     /// Before the process ends nothing is left that a crash would make equal.
-    async fn rest(&self, reactor: &Rc<Reactor>, opened: Opened) -> Result<(), String> {
-        let settled = match opened {
-            Opened::Mirror(mirror) => mirror.settle(reactor).await,
-            Opened::Parity(parity) => parity.settle(reactor).await,
-        };
-        settled.map_err(|error| error.to_string())
+    async fn rest(&self, reactor: &Rc<Reactor>, opened: Redundant) -> Result<(), String> {
+        opened.settle(reactor).await.map_err(|error| error.to_string())
     }
 
     async fn open_and_work(self, reactor: Rc<Reactor>, mut rng: Rng, rots: Rng) -> Result<(), String> {

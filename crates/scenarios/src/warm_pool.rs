@@ -69,6 +69,11 @@ impl Shelf {
         slow.chain([(FLASH.to_string(), self.flash_bytes)]).collect()
     }
 
+    /// Whether flash is, and which of it: there is one.
+    pub(crate) fn away_for_a_life(&self, rng: &mut Rng) -> Option<u64> {
+        (self.is_away && rng.one_in(3)).then_some(0)
+    }
+
     fn slow(&self, plan: &Plan, reactor: &Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
         let disk = |number| {
             // Counted, so that destage sees which of them are read.
@@ -147,10 +152,16 @@ pub(crate) fn pick(rng: &mut Rng) -> (Plan, Shelf) {
         idle_ns: rng.between(50_000, 5_000_000),
         ..plan.layered_if(true, 60)
     };
+    let shelf = pick_for(rng, &plan);
+    (plan, shelf)
+}
+
+/// What may be below such a pool, with nothing broken.
+pub(crate) fn pick_for(rng: &mut Rng, plan: &Plan) -> Shelf {
     let disks = rng.between(1, 4);
     let chunk_bytes = BLOCK << rng.below(6);
     let is_ample = rng.one_in(2);
-    let shelf = Shelf {
+    Shelf {
         disks,
         in_a_row: rng.one_in(2),
         chunk_bytes,
@@ -162,8 +173,7 @@ pub(crate) fn pick(rng: &mut Rng) -> (Plan, Shelf) {
         is_away: rng.one_in(3),
         goes_back: rng.one_in(3),
         defect: None,
-    };
-    (plan, shelf)
+    }
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
@@ -259,7 +269,7 @@ impl Stage {
                 reactor.timeout(SECOND_NS, write_all(reactor, &flash, &copy)).await;
             }
         }
-        let is_there = !self.shelf.is_away || !rng.one_in(3);
+        let is_there = self.shelf.away_for_a_life(rng).is_none();
         Ok(is_there.then(|| self.metered(flash)))
     }
 

@@ -158,6 +158,8 @@ struct Scene {
     /// Zones that may still go away.
     to_lose: Rc<Cell<u64>>,
     rng: Rc<RefCell<Rng>>,
+    /// What is looked at before an opening.
+    checks: Rc<RefCell<Rng>>,
 }
 
 impl Scene {
@@ -172,6 +174,12 @@ impl Scene {
 
     async fn open(self, judge: Judge, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
         let devices = self.devices(&reactor, false).await?;
+        // Without asking chance which pools, so that seeds that once found something keep their plans.
+        let is_checked = self.plan.idle_ns % 4 > 1 && !judge.mix.errors_allowed;
+        if is_checked && self.checks.borrow_mut().one_in(2) {
+            let mut rng = self.checks.borrow_mut().fork();
+            crashed::check_somehow(&judge, &self.plan, &reactor, &devices, &mut rng).await?;
+        }
         let pool = self.plan.open(&reactor, devices).await?;
         sides::look(&judge, &self.sides, &reactor, &pool).await?;
         self.pool.replace(Some(pool.clone()));
@@ -222,11 +230,22 @@ impl Scene {
 }
 
 pub(crate) fn pick(rng: &mut Rng, mutation: Option<Mutation>) -> (Plan, Drive) {
+    pick_for(rng, mutation, |rng| {
+        let plan = Plan::pick(rng);
+        // Without asking chance, so that seeds that once found something keep their plans.
+        plan.layered_if(plan.idle_ns.is_multiple_of(2), 36)
+    })
+}
+
+/// Zones for a pool in place, and this as one that is shaped.
+pub(crate) fn pick_for(
+    rng: &mut Rng,
+    mutation: Option<Mutation>,
+    in_place: impl FnOnce(&mut Rng) -> Plan,
+) -> (Plan, Drive) {
     let unit_blocks = 1u32 << rng.below(3);
     let band_blocks = unit_blocks * rng.between(2, 6) as u32 * if unit_blocks == 1 { 4 } else { 2 };
-    let plan = Plan::pick(rng);
-    // Without asking chance, so that seeds that once found something keep their plans.
-    let plan = plan.layered_if(plan.idle_ns.is_multiple_of(2), 36).with_bands(rng, unit_blocks, band_blocks);
+    let plan = in_place(rng).with_bands(rng, unit_blocks, band_blocks);
     let plan = Plan { defect: defect_of(mutation), ..plan };
     let zones = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(band_blocks as u64) + SPARE_ZONES + 1;
     let needed = STREAMS * plan.shards as u32 + 1;
@@ -275,6 +294,7 @@ fn run_on(run: &mut Run, plan: Plan, drive: Drive) -> Result<(), Failure> {
         sides: Rc::default(),
         to_lose: Rc::new(Cell::new(if rng.one_in(2) { SPARE_ZONES } else { 0 })),
         rng: Rc::new(RefCell::new(Rng::new(rng.next_u64()))),
+        checks: Rc::new(RefCell::new(Rng::new(plan.idle_ns))),
     };
     create(world, rng, &scene)?;
     if rng.one_in(3) && !is(&world.handle(), Mutation::FlushDoesNothing) {

@@ -34,6 +34,8 @@ pub struct DiskFaults {
     /// Lasting damage (unreadable units and the silent faults) lies from this byte on; before it may be metadata without a
     /// second copy.
     pub damage_from: u64,
+    /// Lasting damage lies before this byte; 0 is the end of the disk.
+    pub damage_to: u64,
     /// Faults hit only byte offsets whose `offset / region_bytes % of` is `index`: with a different index on each leg of a
     /// mirror, one leg at most is damaged at any place. `None` hits everywhere.
     pub atlas: Option<FaultAtlas>,
@@ -61,7 +63,8 @@ impl DiskFaults {
 
     /// Whether lasting damage may hit `bytes` from `offset` on.
     pub fn damages(&self, offset: u64, bytes: u64) -> bool {
-        offset >= self.damage_from && self.reaches(offset, bytes)
+        let is_before_end = self.damage_to == 0 || offset + bytes <= self.damage_to;
+        offset >= self.damage_from && is_before_end && self.reaches(offset, bytes)
     }
 
     /// Faults that a device reports: errors, slowness, sticking. Each on with one chance in two.
@@ -425,6 +428,13 @@ impl Mutation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn damage_has_a_beginning_and_an_end() {
+        let faults = DiskFaults { damage_from: 4096, damage_to: 12_288, ..DiskFaults::default() };
+        assert!(faults.damages(4096, 8192) && !faults.damages(4095, 1) && !faults.damages(8192, 4097));
+        assert!(DiskFaults { damage_from: 4096, ..DiskFaults::default() }.damages(1 << 40, 4096));
+    }
 
     #[test]
     fn an_atlas_never_lets_two_legs_be_damaged_at_one_place() {

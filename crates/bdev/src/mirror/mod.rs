@@ -80,6 +80,10 @@ pub enum MirrorDefect {
     GrowUnmarked,
     /// It grows without its superblocks saying so.
     GrowUnrecorded,
+    /// A region counts as equal on all legs without having been copied.
+    SkipCopies,
+    /// That a leg has failed is not recorded.
+    SkipRecord,
 }
 
 /// How a leg is doing.

@@ -3,7 +3,7 @@
 use super::format::{KIND, LegState, PAGE_REGIONS};
 use super::io::{Copying, Inner};
 use super::regions::{ADDED, DIRTY, NEEDS_SYNC};
-use super::{CLEAN_INTERVAL_NS, LEGS_MAX, LegSet, Shared};
+use super::{CLEAN_INTERVAL_NS, LEGS_MAX, LegSet, MirrorDefect, Shared};
 use crate::io::Status;
 use crate::pace::{PAUSE_NS, Pace};
 use crate::slots::Slots;
@@ -107,6 +107,10 @@ impl Inner {
         }
         for leg in legs {
             self.set_state(*leg, LegState::Failed);
+        }
+        if shared.defect == Some(MirrorDefect::SkipRecord) {
+            shared.unrecorded.store(false, Release);
+            return Ok(());
         }
         self.write_superblocks().await
     }
@@ -316,7 +320,9 @@ impl Inner {
         let _alone = shared.ranges.lock(start, end - start, true).await;
         let is_added = shared.regions[region].load(Acquire) & ADDED != 0;
         let how = if is_added { Copying::WhatDiffers } else { Copying::All };
-        self.equalise(start, end - start, Shared::active, how).await?;
+        if shared.defect != Some(MirrorDefect::SkipCopies) {
+            self.equalise(start, end - start, Shared::active, how).await?;
+        }
         if shared.in_sync().len() > 1 {
             // A power cut must not part them again, now that reads may be answered by any of them.
             self.flush().await?;

@@ -14,7 +14,7 @@ use crate::crashes::{Opening, SECOND_NS, start};
 use crate::ground::Ground;
 use crate::hot_pool::{EXTENT_BLOCKS, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of, make, settle, view};
 use crate::sides::{Side, Sides};
-use crate::{parity_pool, warm_pool, zoned_pool};
+use crate::{redundant_pool, warm_pool, zoned_pool};
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op};
 use engine::Pool;
@@ -112,8 +112,14 @@ fn with_shadow(plan: Plan) -> Plan {
 
 /// The same over members with parity, one of which may be away when the pool is opened again.
 pub(crate) fn run_parity(run: &mut Run) -> Result<(), Failure> {
-    let (plan, array) = parity_pool::pick(&mut run.rng, run.world.handle().mutation());
-    run_with(run, with_shadow(plan), Ground::Parity(array.with_shadow()))
+    let (plan, array) = redundant_pool::pick_parity(&mut run.rng, run.world.handle().mutation());
+    run_with(run, with_shadow(plan), Ground::Array(array.with_shadow()))
+}
+
+/// The same over a mirror, one leg of which may be away.
+pub(crate) fn run_mirror(run: &mut Run) -> Result<(), Failure> {
+    let (plan, array) = redundant_pool::pick_mirror(&mut run.rng, run.world.handle().mutation());
+    run_with(run, Plan { reactors: 1, ..plan }, Ground::Array(array))
 }
 
 /// The same on zones.

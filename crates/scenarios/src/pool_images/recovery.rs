@@ -108,7 +108,7 @@ fn lives(world: &mut World, plan: Plan, ground: Ground, image: &Image, rng: &mut
     world.add_image(node, image);
     // The crash may have taken a device with it, which may be back for the next life; never two.
     let lost = match ground {
-        Ground::Parity(_) | Ground::Warm(_) if rng.one_in(2) => Some(rng.next_u64()),
+        Ground::Array(_) | Ground::Warm(_) if rng.one_in(2) => Some(rng.next_u64()),
         _ => None,
     };
     let mut first: Option<Findings> = None;

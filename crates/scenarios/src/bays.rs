@@ -1,11 +1,9 @@
-//! The bays that the members of a parity device are in: which disk is in each, whether it is dead, and when it will be. They
-//! outlive processes and power cuts, and never take more than one member from the device at a time.
+//! The bays that the disks of a redundant device are in: which disk is in each, whether it is dead, and when it will be. They
+//! outlive processes and power cuts, and never take more than one disk from the device at a time.
 
+use crate::redundant::Redundant;
 use base::Rng;
-use bdev::{
-    BlockDevice, Channel, DeviceError, DeviceInfo, Done, FileDevice, FileDeviceOptions, Io, MemberState, ParityDevice,
-    Status,
-};
+use bdev::{BlockDevice, Channel, DeviceError, DeviceInfo, Done, FileDevice, FileDeviceOptions, Io, Status};
 use reactor::{IoFuture, Reactor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -30,7 +28,7 @@ pub(crate) struct Bays {
     bays: RefCell<Vec<Bay>>,
     /// Blocks that every disk shows of itself.
     shown: Arc<AtomicU64>,
-    /// Every member was in sync, durably, when it was last looked, and no disk has been doomed since.
+    /// Every disk had everything, durably, when it was last looked, and no disk has been doomed since.
     whole: Cell<bool>,
     /// No disk dies any more.
     pub(crate) calm: Cell<bool>,
@@ -81,13 +79,13 @@ impl Bays {
     }
 
     /// Looks at a device that has been opened, or that a rebuild has ended on.
-    pub(crate) fn look(&self, parity: &ParityDevice) {
+    pub(crate) fn look(&self, array: &Redundant) {
         let bays = self.bays.borrow();
         let doomed = bays.iter().any(|bay| bay.fate.load(Relaxed) != NEVER);
-        self.whole.set(!doomed && parity.members().iter().all(|member| member.state == MemberState::InSync));
+        self.whole.set(!doomed && array.is_whole());
     }
 
-    /// While every member is in sync, one disk may get an end.
+    /// While every disk has everything, one may get an end.
     pub(crate) fn doom(&self) {
         let mut rng = self.rng.borrow_mut();
         if !self.whole.get() || self.calm.get() || rng.one_in(3) {
@@ -114,6 +112,16 @@ impl Bays {
         bay.disk += 1;
         let dies = !self.calm.get() && bay.disk + 1 < DISKS_PER_BAY && rng.one_in(3);
         bay.fate = Arc::new(AtomicU64::new(if dies { rng.below(400) } else { NEVER }));
+    }
+
+    /// Between two processes: what is dead is replaced now and then, and always when nothing dies any more.
+    pub(crate) fn replace_dead(&self) {
+        let count = self.bays.borrow().len();
+        for bay in 0..count {
+            if self.is_dead(bay) && (self.calm.get() || self.rng.borrow_mut().one_in(2)) {
+                self.replace(bay);
+            }
+        }
     }
 
     /// From now on no disk dies that has not.
