@@ -298,9 +298,18 @@ impl Media {
         if !self.cached {
             return Ok(());
         }
+        if self.versions == 1 {
+            // There is nothing to choose from: what is read goes back as it is.
+            for at in (0..count).step_by(self.transfer_blocks) {
+                let (first, blocks) = (block + at as u64, (count - at).min(self.transfer_blocks));
+                let buf = self.read_version(first, 0, self.buffer(blocks).await).await?;
+                self.write_part(first, buf, Flags::FUA).await?;
+            }
+            return Ok(());
+        }
         let mut bytes = self.read_bytes(block, count).await?;
         let mut at = block;
-        for part in bytes.chunks_mut(part_blocks.max(1) * BLOCK_BYTES).filter(|_| self.versions > 1) {
+        for part in bytes.chunks_mut(part_blocks.max(1) * BLOCK_BYTES) {
             let blocks = part.len() / BLOCK_BYTES;
             if !is_right(part) {
                 // It would be written over what is right elsewhere.
