@@ -114,6 +114,8 @@ fn every_checker_catches_its_mutation() {
         ("warm-pool", Mutation::SkipVerify),
         ("warm-pool", Mutation::WaitForEver),
         ("warm-pool", Mutation::FlushDoesNothing),
+        ("warm-pool", Mutation::GrowUnrecorded),
+        ("warm-pool", Mutation::SkipJournal),
         ("net-streams", Mutation::DuplicateSegment),
         ("net-streams", Mutation::LoseReadiness),
         ("pmem-log", Mutation::SkipFence),
