@@ -141,6 +141,8 @@ fn every_checker_catches_its_mutation() {
         ("hot-pool-full", Mutation::LeakExtents),
         ("shaped-pool-full", Mutation::FreeEarly),
         ("shaped-pool-full", Mutation::LeakExtents),
+        ("zoned-pool-full", Mutation::SkipReset),
+        ("zoned-pool-full", Mutation::SkipFinish),
         ("warm-pool-full", Mutation::NoReserve),
         ("warm-pool-full", Mutation::FlushDoesNothing),
         ("hot-pool-forget", Mutation::SkipJournal),
