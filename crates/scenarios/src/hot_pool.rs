@@ -163,6 +163,11 @@ impl Plan {
         }
     }
 
+    /// The same, with GC that works only when it has to.
+    pub(crate) fn with_lazy_gc(self) -> Plan {
+        Plan { bands: self.bands.map(|bands| BandPlan { used_bands: None, ..bands }), ..self }
+    }
+
     /// The same, with room on the log device for the index of so much more.
     pub(crate) fn growing(self, growth_bytes: u64) -> Plan {
         // Two slots of two blocks for each extent, table pages, and what is rounded up.

@@ -15,7 +15,7 @@
 //! | I3 counts are what is counted | the audit: dirty blocks, free extents, and no extent without an owner; in shaped pools what is live in each band |
 //! | I4 nothing leads to what is free | the audit: log map, deltas and destage of free extents; in shaped pools map pages into bands |
 //! | I5 the newest record wins, replay is idempotent | `hot-pool-images` recovers twice; every opening raises the epoch durably, which is judged wherever a pool is opened; order and numbers of records: `engine-log` |
-//! | I6 upkeep always has room and ends | `hot-pool-full` and the same of shaped and warm pools: the work ends although log and capacity are full |
+//! | I6 upkeep always has room and ends | `hot-pool-full` and the same of shaped and warm pools, and on zones: the work ends although log and capacity are full |
 //! | I7 write rule of zones | not for hot pools: they write in place, on devices without zones |
 //! | I8 reported write amplification | here, at rest: what the pool says that it has written to each device is what this has got since it was opened |
 //! | I9 wear budget | not for hot pools: there is no cache that admits |

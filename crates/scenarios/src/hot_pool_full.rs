@@ -6,8 +6,7 @@
 //! everything ends (I6): neither a full log nor a full device may keep upkeep from what makes room.
 //!
 //! `shaped-pool-full`: the same with a shaped pool, all of whose extents are written whole again and again, so that the
-//! collector has nothing but what no extent can take. `warm-pool-full` is the first one
-//! over a flash cache.
+//! collector has nothing but what no extent can take. `zoned-pool-full` is this on zones, `warm-pool-full` is the first one over a flash cache.
 
 use crate::Run;
 use crate::branches::Branches;
@@ -16,7 +15,7 @@ use crate::ground::Ground;
 use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS};
 use crate::ledger::{Hands, Spot};
 use crate::lives::{Aim, Lives};
-use crate::warm_pool;
+use crate::{warm_pool, zoned_pool};
 use base::Rng;
 use bdev::Status;
 use engine::Pool;
@@ -81,10 +80,25 @@ pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
     run_with(run, plan, Ground::Disk)
 }
 
+pub(crate) fn run_zoned(run: &mut Run) -> Result<(), Failure> {
+    let (plan, drive) = zoned_pool::pick_for(&mut run.rng, run.world.handle().mutation(), in_little_place);
+    run_with(run, plan.with_lazy_gc(), Ground::Zones(drive))
+}
+
 pub(crate) fn run_warm(run: &mut Run) -> Result<(), Failure> {
     let plan = in_place(&mut run.rng);
     let shelf = warm_pool::pick_for(&mut run.rng, &plan);
     run_with(run, plan, Ground::Warm(shelf))
+}
+
+/// The same for devices below which there are many operations for one: there, a collector that never has enough would be at work
+/// for most of the time.
+fn in_little_place(rng: &mut Rng) -> Plan {
+    let plan = in_place(rng);
+    let (shards, volumes) = (plan.shards.min(2), plan.volumes.min(2));
+    let log_bytes = 16 * 4096 + (plan.log_bytes - 16 * 4096) / plan.shards as u64 * shards as u64;
+    let capacity_bytes = shards as u64 * rng.between(3, 5) * EXTENT_BYTES + (2 << 20);
+    Plan { shards, volumes, log_bytes, capacity_bytes, ..plan }
 }
 
 /// A pool that is soon full, and so is its log.

@@ -183,6 +183,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_full::run_shaped,
     },
     Scenario {
+        name: "zoned-pool-full",
+        about: "the same with a shaped pool on zones, whose collector must find an empty one in time",
+        run: hot_pool_full::run_zoned,
+    },
+    Scenario {
         name: "warm-pool-full",
         about: "the same with a warm pool, whose flash is away now and then",
         run: hot_pool_full::run_warm,

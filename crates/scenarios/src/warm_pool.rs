@@ -2,7 +2,7 @@
 //! not answer, is away for a life and comes back, or is put back to what it was before; the disks may fail, too. What is acknowledged
 //! is durable and nothing stale is read, by volumes, snapshots and clones alike; flash's failures are nobody's errors, and nobody
 //! waits for it for long. In no 24 hours more is written to flash than the budget allows. What has been read of a volume, its clones
-//! find in the cache.
+//! find in the cache. Now and then the disks have become larger, and the cache and the pool grow, and stay so.
 
 use crate::Run;
 use crate::blocks::{Judge, Mix};
@@ -17,7 +17,7 @@ use bdev::flash_cache::{FlashCacheDefect, Mode};
 use bdev::{
     BlockDevice, Extent, FlashCacheDevice, FlashCacheOptions, Io, Lba, LinearDevice, Op, StatsDevice, StripeDevice,
 };
-use engine::{CheckOptions, Pool, PoolDevices};
+use engine::{CheckOptions, Defect, Pool, PoolDevices, PoolError};
 use reactor::{Reactor, SgList};
 use sim::oracle::fill_cell;
 use sim::{Crash, DiskFaults, Failure, Mutation, ScheduleFaults, World};
@@ -41,6 +41,9 @@ const SETTLE_MAX_NS: u64 = 15 * SECOND_NS;
 const SHARED_BLOCKS: u64 = 24;
 /// Times that these are read at most, until all of them are in the cache.
 const READINGS_MAX: u64 = 40;
+/// Times that the disks become larger, at most: a superblock has room for so many regions.
+const GROWTHS_MAX: u64 = 3;
+const EXTENT_BYTES: u64 = 4 << 20;
 
 /// What is below the pool.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +75,20 @@ impl Shelf {
     /// Whether flash is, and which of it: there is one.
     pub(crate) fn away_for_a_life(&self, rng: &mut Rng) -> Option<u64> {
         (self.is_away && rng.one_in(3)).then_some(0)
+    }
+
+    /// Makes the slow disks below a cache larger by so many bytes in all. Of disks in a row the last one, behind which nothing is.
+    async fn enlarge(&self, reactor: &Rc<Reactor>, cache: &FlashCacheDevice, bytes: u64) -> Result<(), String> {
+        let slow = cache.children().swap_remove(0);
+        let disks = if self.disks == 1 { vec![slow] } else { slow.children() };
+        let grows = if self.in_a_row { &disks[disks.len() - 1..] } else { &disks[..] };
+        let more = (bytes / grows.len() as u64).next_multiple_of(self.chunk_bytes);
+        for disk in grows {
+            let info = disk.info();
+            let resized = disk.resize(reactor, (info.bytes() + more) / info.block_size as u64).await;
+            resized.map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     fn slow(&self, plan: &Plan, reactor: &Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
@@ -137,6 +154,9 @@ struct Stage {
     sides: Rc<RefCell<Sides>>,
     pool: OpenedPool,
     cache: Rc<RefCell<Option<Arc<FlashCacheDevice>>>>,
+    growths: Rc<Cell<u64>>,
+    /// Extents that the pool has had for certain.
+    extents: Rc<Cell<u64>>,
 }
 
 fn disk_path(number: u64) -> String {
@@ -179,6 +199,9 @@ pub(crate) fn pick_for(rng: &mut Rng, plan: &Plan) -> Shelf {
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let (plan, shelf) = pick(rng);
+    // Of the others that flash knows as well, flash alone does it.
+    let skips = (world.handle().mutation() == Some(Mutation::SkipJournal)).then_some(Defect::SkipJournal);
+    let plan = Plan { defect: skips, ..plan };
     world.handle().note(format!("{shelf:?} {plan:?}"));
     let slow_fails = rng.one_in(3);
     let mix = Mix {
@@ -207,6 +230,8 @@ pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
         sides: Rc::default(),
         pool: OpenedPool::default(),
         cache: Rc::default(),
+        growths: Rc::default(),
+        extents: Rc::default(),
     };
     stage.create(world, rng)?;
     stage.calm.set(false);
@@ -304,10 +329,11 @@ impl Stage {
     async fn open(self, reactor: Rc<Reactor>) -> Result<Arc<dyn BlockDevice>, String> {
         let devices = self.devices(&reactor).await?;
         if !self.slow_fails && self.judge.sim.rng().one_in(4) {
-            let options = CheckOptions { payloads: true, data: true, repair: false };
-            crashed::judge_report(&self.judge, &self.plan, &crashed::check(&reactor, &devices, options).await?);
+            let rng = &mut self.judge.sim.rng();
+            crashed::check_somehow(&self.judge, &self.plan, &reactor, &devices, rng).await?;
         }
         let pool = self.open_pool(&reactor, devices).await?;
+        self.look_at_extents(&reactor, &pool).await;
         crashed::audit(&self.judge, &reactor, &pool).await;
         sides::look(&self.judge, &self.sides, &reactor, &pool).await?;
         self.pool.replace(Some(pool.clone()));
@@ -378,6 +404,7 @@ impl Stage {
                 }
                 1 => self.settle_cache(&reactor, &cache).await,
                 2 => crashed::audit(&self.judge, &reactor, &pool).await,
+                3 => self.grow(&reactor, &pool, &cache, rng).await,
                 _ => {}
             }
         }
@@ -391,6 +418,37 @@ impl Stage {
             status.cached_blocks,
             status.mode.name()
         ));
+    }
+
+    /// The disks become larger, or have become so before; what lies over them grows.
+    async fn grow(&self, reactor: &Rc<Reactor>, pool: &Pool, cache: &FlashCacheDevice, rng: &mut Rng) {
+        let grows = self.growths.get() < GROWTHS_MAX && rng.one_in(2);
+        if grows {
+            self.growths.set(self.growths.get() + 1);
+            let bytes = self.plan.shards as u64 * rng.between(1, 2) * EXTENT_BYTES + (4 << 20);
+            let enlarged = self.shelf.enlarge(reactor, cache, bytes).await;
+            self.judge.expect(enlarged.is_ok(), || format!("the disks do not grow: {enlarged:?}"));
+        }
+        let (before, refreshed) = (cache.info().blocks, cache.refresh(reactor).await);
+        self.judge.expect(refreshed.is_ok() || self.slow_fails, || format!("the cache does not grow: {refreshed:?}"));
+        let has_room = refreshed.is_ok_and(|info| grows && info.blocks > before);
+        let grown = pool.grow(reactor).await;
+        self.judge.sim.note(format!("the pool grows: {grown:?}"));
+        // There may be nothing to grow by.
+        let is_refused = matches!(grown, Err(PoolError::Plan { .. })) && !has_room;
+        self.judge
+            .expect(grown.is_ok() || is_refused || self.slow_fails, || format!("the pool does not grow: {grown:?}"));
+        self.look_at_extents(reactor, pool).await;
+    }
+
+    /// What the pool has grown by it keeps.
+    async fn look_at_extents(&self, reactor: &Rc<Reactor>, pool: &Pool) {
+        let shards = pool.status(reactor).await.shards;
+        let (extents, before) = (shards.iter().map(|shard| shard.extents as u64).sum(), self.extents.get());
+        self.judge.expect(extents >= before, || format!("the pool has {extents} extents and had {before} once"));
+        if self.judge.sim.alive(self.judge.node) {
+            self.extents.set(extents);
+        }
     }
 
     /// Brings the cache to rest, in the midst of everything.
