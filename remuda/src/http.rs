@@ -219,7 +219,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 42] = [
+const SHARD_SERIES: [ShardSeries; 44] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),
@@ -281,6 +281,12 @@ const SHARD_SERIES: [ShardSeries; 42] = [
     }),
     ("remuda_pool_damaged_headers_total", "counter", "Damaged headers of stripes that scrubs found in use.", |shard| {
         shard.damaged_headers
+    }),
+    ("remuda_pool_damaged_metadata_total", "counter", "Damaged copies of metadata that scrubs found.", |shard| {
+        shard.damaged_metadata
+    }),
+    ("remuda_pool_repaired_metadata_total", "counter", "Of these, those that were written anew.", |shard| {
+        shard.repaired_metadata
     }),
     ("remuda_pool_disks", "gauge", "Disks that seek and are destaged to each by itself.", |shard| shard.disks),
     ("remuda_pool_read_disks", "gauge", "Of those, disks left alone while hosts read them.", |shard| shard.read_disks),

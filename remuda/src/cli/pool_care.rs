@@ -5,7 +5,7 @@ use super::{Context, output, poll, understood};
 use crate::clock::timestamp;
 use crate::node::pool_check::{CheckProgress, CheckView, Checked, Verdict, check_on};
 use crate::node::pool_view::PoolView;
-use crate::node::scrub_view::{BadHeaderView, ScrubState, ScrubView};
+use crate::node::scrub_view::{BadHeaderView, BadMetadataView, ScrubState, ScrubView};
 use crate::node::{ForgetLogProgress, LogLoss, Opener, UnfoundView};
 use crate::offline::{Offline, RestingDevices, RestingPool};
 use base::ByteSize;
@@ -236,7 +236,7 @@ pub fn scrub(context: &Context, args: &ScrubArgs) -> Result<(), Failure> {
     } else {
         output::print_line(&scrub_text(&args.name, &scrub));
     }
-    let bad = scrub.corrupt_blocks + scrub.lost_blocks > 0;
+    let bad = scrub.corrupt_blocks + scrub.lost_blocks > 0 || scrub.damaged_metadata > scrub.repaired_metadata;
     if bad && args.wait { Err(Failure::quiet(Exit::Damaged)) } else { Ok(()) }
 }
 
@@ -254,6 +254,12 @@ pub fn scrub_line(scrub: &ScrubView) -> String {
         0 => bad,
         headers => {
             format!("{bad}, {headers} headers of stripes damaged ({} blocks written anew)", scrub.rewritten_blocks)
+        }
+    };
+    let bad = match scrub.damaged_metadata {
+        0 => bad,
+        structures => {
+            format!("{bad}, {structures} structures of the metadata damaged ({} written anew)", scrub.repaired_metadata)
         }
     };
     let bad = match scrub.bad_before {
@@ -305,6 +311,12 @@ fn scrub_text(name: &str, scrub: &ScrubView) -> String {
     }
     if scrub.damaged_headers > BAD_SHOWN_MAX as u64 {
         text += "\n  and further headers: --json has more of them";
+    }
+    for BadMetadataView { what, meaning, .. } in scrub.bad_metadata.iter().take(BAD_SHOWN_MAX) {
+        text += &format!("\n  {what}: {meaning}");
+    }
+    if scrub.damaged_metadata > BAD_SHOWN_MAX as u64 {
+        text += "\n  and further structures of the metadata: --json has more of them";
     }
     if !scrub.bad.is_empty() {
         text += "\nrestore these blocks from a copy; writing them mends them, each volume by itself: a snapshot keeps what it has";

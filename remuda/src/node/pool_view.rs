@@ -120,7 +120,7 @@ pub struct PoolNumbers {
     /// Shards, by number, that have no free extent while volumes may still need one there: writes to new places fail.
     #[serde(default)]
     pub full_shards: Vec<u16>,
-    /// The scrub that runs, or was the last one; without its list.
+    /// The scrub that runs, or was the last one; without its lists of blocks and of metadata.
     pub scrub: ScrubView,
     /// Bytes written to its devices since it was opened, by what they were.
     #[serde(default)]
@@ -267,6 +267,12 @@ pub struct ShardNumbers {
     /// Damaged headers of stripes that scrubs have found while blocks were in use there.
     #[serde(default)]
     pub damaged_headers: u64,
+    /// Copies of structures of the metadata that scrubs have found damaged.
+    #[serde(default)]
+    pub damaged_metadata: u64,
+    /// Of these, the ones that were written anew.
+    #[serde(default)]
+    pub repaired_metadata: u64,
     /// Disks that seek and are destaged to each by itself; 0: none is known.
     #[serde(default)]
     pub disks: u64,
@@ -333,6 +339,8 @@ impl ShardNumbers {
             uncounted_lost_extents: shard.lost.uncounted as u64,
             healed_blocks: shard.healed_blocks,
             damaged_headers: shard.damaged_headers,
+            damaged_metadata: shard.damaged_metadata,
+            repaired_metadata: shard.repaired_metadata,
             disks: shard.disks as u64,
             read_disks: shard.read_disks as u64,
             waiting_writes: shard.waiting_writes as u64,
@@ -388,6 +396,8 @@ impl ShardNumbers {
         self.uncounted_lost_extents += shard.uncounted_lost_extents;
         self.healed_blocks += shard.healed_blocks;
         self.damaged_headers += shard.damaged_headers;
+        self.damaged_metadata += shard.damaged_metadata;
+        self.repaired_metadata += shard.repaired_metadata;
         // All shards are on the same disks.
         self.disks = self.disks.max(shard.disks);
         self.read_disks = self.read_disks.max(shard.read_disks);
@@ -592,6 +602,13 @@ impl PoolNumbers {
                 "the scrub found {bad} blocks that cannot be read: 'remuda pool scrub {name} --status' lists them"
             ));
         }
+        let rotten = self.scrub.damaged_metadata.saturating_sub(self.scrub.repaired_metadata);
+        if rotten > 0 && self.scrub.state != ScrubState::Running {
+            problems.push(format!(
+                "the scrub found {rotten} structures of the metadata damaged that were not written anew: 'remuda pool scrub {name} --status' \
+                 says which, and what to do"
+            ));
+        }
         if self.scrub.state != ScrubState::Done && self.scrub.bad_before > bad {
             problems.push(format!(
                 "the scrub before this one found {} blocks that cannot be read; let this one come to its end: remuda pool scrub {name}",
@@ -671,7 +688,7 @@ impl PoolView {
         };
         problems.extend(settle_error.map(|error| format!("the last settle failed: {error}")));
         let open = status.zip(slot.live.as_ref().ok()).map(|(status, open)| {
-            let scrub = ScrubView { bad: Vec::new(), ..ScrubView::of(&status, &open.pool) };
+            let scrub = ScrubView { bad: Vec::new(), bad_metadata: Vec::new(), ..ScrubView::of(&status, &open.pool) };
             PoolNumbers::of(status, &slot.def.log, settling, scrub, &open.pool.volumes())
         });
         let closed = match (slot.check.lock().expect(UNPOISONED).running, forgetting) {

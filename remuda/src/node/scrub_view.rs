@@ -1,6 +1,6 @@
 //! A scrub of a pool as commands show it: how far it is, and what it has found.
 
-use engine::{BadHeader, BadRun, Pool, PoolStatus, ScrubCourse};
+use engine::{BadHeader, BadMetadata, BadRun, MetadataKind, Pool, PoolStatus, Rot, ScrubCourse};
 use serde::{Deserialize, Serialize};
 
 /// How far the scrub of a pool is.
@@ -45,6 +45,18 @@ pub struct ScrubView {
     /// The first of these headers.
     #[serde(default)]
     pub bad_headers: Vec<BadHeaderView>,
+    /// Copies of structures of the metadata that were right in every version of their device.
+    #[serde(default)]
+    pub good_metadata: u64,
+    /// Those that were damaged.
+    #[serde(default)]
+    pub damaged_metadata: u64,
+    /// Of these, the ones that have been written anew.
+    #[serde(default)]
+    pub repaired_metadata: u64,
+    /// The first of the damaged ones.
+    #[serde(default)]
+    pub bad_metadata: Vec<BadMetadataView>,
     /// The first runs of bad blocks.
     pub bad: Vec<BadRunView>,
     /// Bad blocks of 4 KiB that are not in that list.
@@ -94,6 +106,41 @@ pub struct BadHeaderView {
     pub in_one_version: bool,
 }
 
+/// A structure of the metadata that was damaged.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BadMetadataView {
+    /// The shard that found it: with what all shards have in common, the first one.
+    pub shard: u16,
+    /// What it is.
+    pub kind: MetadataKind,
+    /// Of superblocks, catalogs, roots and journals the copy, of table pages the page, of map pages the extent of the shard.
+    pub number: u32,
+    /// It belongs to the shadow of a shaped pool's index.
+    pub of_shadow: bool,
+    /// The device that it is on.
+    pub device: String,
+    /// Where it was, in blocks of 4 KiB.
+    pub block: u64,
+    /// How far it was damaged.
+    pub rot: Rot,
+    /// It has been written anew.
+    pub repaired: bool,
+    /// All of that in words.
+    pub what: String,
+    /// What follows, and what to do.
+    pub meaning: String,
+}
+
+impl BadMetadataView {
+    fn of(shard: u16, bad: &BadMetadata, [log, capacity]: [&str; 2]) -> BadMetadataView {
+        let BadMetadata { kind, of_shadow, on_log, number, block, rot, repaired } = *bad;
+        let device = if on_log { log } else { capacity }.to_string();
+        let what = format!("{} {}: block {block} of device '{device}'", bad.what(shard), bad.how());
+        let meaning = bad.meaning().to_string();
+        BadMetadataView { shard, kind, number, of_shadow, device, block, rot, repaired, what, meaning }
+    }
+}
+
 impl BadHeaderView {
     fn of(shard: u16, header: &BadHeader) -> BadHeaderView {
         let BadHeader { band, first, blocks, in_use, rewritten, in_one_version } = *header;
@@ -116,6 +163,7 @@ impl ScrubView {
         };
         // Who has been deleted shows nothing to anybody.
         let is_told = |bad: &&BadRun| bad.of.is_none() || named(bad.volume).is_some();
+        let devices = pool.device_names();
         let mut view = ScrubView::default();
         let mut listed = 0;
         for (number, scrub) in status.shards.iter().map(|shard| (shard.number, &shard.scrub)) {
@@ -129,6 +177,10 @@ impl ScrubView {
             view.damaged_headers += scrub.damaged_headers;
             view.rewritten_blocks += scrub.rewritten_blocks;
             view.bad_headers.extend(scrub.bad_headers.iter().map(|header| BadHeaderView::of(number, header)));
+            view.good_metadata += scrub.good_metadata;
+            view.damaged_metadata += scrub.damaged_metadata;
+            view.repaired_metadata += scrub.repaired_metadata;
+            view.bad_metadata.extend(scrub.bad_metadata.iter().map(|bad| BadMetadataView::of(number, bad, devices)));
             view.bad.extend(scrub.bad.iter().filter(is_told).map(run));
             let own = scrub.bad.iter().filter(|bad| bad.of.is_none());
             listed += own.map(|bad| bad.blocks as u64).sum::<u64>();

@@ -24,7 +24,7 @@ use uuid::Uuid;
 const NOTE_EVERY: Duration = Duration::from_secs(30);
 /// A scrub that was cut off, or stopped, longer ago begins anew: what it has read says little by then.
 const NOTE_AGE_MAX_S: u64 = 30 * 24 * 3600;
-/// Runs of bad blocks, and damaged headers, of all shards that are noted.
+/// Runs of bad blocks, damaged headers, and damaged metadata, of all shards that are noted.
 const FINDINGS_NOTED: usize = 256;
 
 /// What is known of the scrubs of a pool.
@@ -154,6 +154,7 @@ impl Node {
         for (_, scrub) in &mut shards {
             scrub.bad.truncate(share);
             scrub.bad_headers.truncate(share);
+            scrub.bad_metadata.truncate(share);
         }
         let (pool, epoch) = (open.pool.uuid(), open.pool.epoch());
         let before = self.state.scrubs.get(name).filter(|record| record.pool == pool);
@@ -243,6 +244,8 @@ mod tests {
         assert_eq!((*number, scrub.extents_done, scrub.extents_total, scrub.corrupt_blocks), (2, 4, 6, 1));
         assert_eq!((scrub.bad[0].volume, scrub.bad[0].first, scrub.bad[0].of), (3, 70, Some(2)));
         assert_eq!((scrub.bad_headers[0].band, scrub.good_blocks), (8, 0));
+        // Of before scrubs read metadata: they are read when it goes on.
+        assert!(!scrub.metadata_done && scrub.bad_metadata.is_empty());
         let again = serde_json::from_str(&serde_json::to_string(record).unwrap());
         assert_eq!(again.ok().as_ref(), Some(record));
     }
