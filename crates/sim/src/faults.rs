@@ -293,6 +293,10 @@ pub enum Mutation {
     TrustVersion,
     /// A scrub does not read the headers of stripes.
     SkipHeaders,
+    /// A scrub does not read the shadow of a shaped pool's index.
+    SkipShadowScrub,
+    /// A scenario's own defect: what a scrub finds damaged of the engine's metadata counts as written anew, and is not.
+    RepairUnwritten,
     /// A scenario's own defect: the engine leaves its dirty journals out of what it says that it has written.
     MiscountWrites,
     /// A scenario's own defect: the engine does not count some blocks that die in a band.
@@ -335,7 +339,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 80] = [
+    pub const ALL: [Mutation; 82] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -397,6 +401,8 @@ impl Mutation {
         Mutation::OneVersion,
         Mutation::TrustVersion,
         Mutation::SkipHeaders,
+        Mutation::SkipShadowScrub,
+        Mutation::RepairUnwritten,
         Mutation::MiscountWrites,
         Mutation::MiscountBand,
         Mutation::PlaceTwice,
