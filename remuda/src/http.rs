@@ -219,7 +219,7 @@ const BOUNDS_NS: [u64; 22] = [
 type ShardSeries = (&'static str, &'static str, &'static str, fn(&ShardNumbers) -> u64);
 
 /// What is told of every shard: name, type, help and value.
-const SHARD_SERIES: [ShardSeries; 42] = [
+const SHARD_SERIES: [ShardSeries; 44] = [
     ("remuda_pool_log_bytes", "gauge", "Log of a shard.", |shard| shard.log_bytes),
     ("remuda_pool_log_free_bytes", "gauge", "Log that can be written.", |shard| shard.log_free_bytes),
     ("remuda_pool_dirty_bytes", "gauge", "Bytes whose newest copy is in the log alone.", |shard| shard.dirty_bytes),

@@ -462,6 +462,8 @@ pub(crate) fn defect_of(mutation: Option<Mutation>) -> Option<Defect> {
         Mutation::OneVersion => Some(Defect::OneVersion),
         Mutation::TrustVersion => Some(Defect::TrustVersion),
         Mutation::SkipHeaders => Some(Defect::SkipHeaders),
+        Mutation::SkipShadowScrub => Some(Defect::SkipShadowScrub),
+        Mutation::RepairUnwritten => Some(Defect::RepairUnwritten),
         Mutation::MiscountWrites => Some(Defect::MiscountWrites),
         Mutation::MiscountBand => Some(Defect::MiscountBand),
         Mutation::PlaceTwice => Some(Defect::PlaceTwice),

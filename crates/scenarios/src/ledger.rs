@@ -198,6 +198,9 @@ impl Hands {
                 sum.corrupt_blocks += shard.scrub.corrupt_blocks;
                 sum.lost_blocks += shard.scrub.lost_blocks;
                 sum.damaged_headers += shard.scrub.damaged_headers;
+                sum.damaged_metadata += shard.scrub.damaged_metadata;
+                sum.repaired_metadata += shard.scrub.repaired_metadata;
+                sum.bad_metadata.extend(shard.scrub.bad_metadata);
                 sum.bad.extend(shard.scrub.bad);
                 sum.bad_headers.extend(shard.scrub.bad_headers);
                 sum

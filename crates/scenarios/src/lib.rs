@@ -34,6 +34,7 @@ mod ledger;
 mod lives;
 mod log_refusals;
 mod lossy;
+mod metadata_rot;
 mod mirror_crash;
 mod net_streams;
 mod nvmf;
@@ -305,6 +306,12 @@ const SCENARIOS: &[Scenario] = &[
         about: "pools of either shape over a mirror or parity whose disks rot in single blocks while they are used; no read fails \
                 or is wrong, and a scrub leaves nothing rotten",
         run: pool_versions::run,
+    },
+    Scenario {
+        name: "pool-metadata-rot",
+        about: "pools of either shape whose metadata rots under them; a scrub has all of it written anew, also when it is cut off by \
+                crashes, and a shaped one has everything without its log device",
+        run: metadata_rot::run,
     },
     Scenario {
         name: "engine-meta",

@@ -57,6 +57,16 @@ impl Rot {
         self.state().spoilt = disk;
     }
 
+    /// Each block of a disk that has been written, and may rot, does so with a chance of one in so many, until it is written again; how
+    /// many there are.
+    pub(crate) fn begin_all(&self, disk: usize, one_in: u64, rng: &mut Rng) -> usize {
+        let state = &mut *self.state();
+        let inside: Vec<u64> = state.written.iter().copied().filter(|lba| state.is_inside(*lba)).collect();
+        let begun: Vec<u64> = inside.into_iter().filter(|_| rng.one_in(one_in)).collect();
+        state.rotten.extend(begun.iter().map(|lba| (*lba, disk)));
+        begun.len()
+    }
+
     /// A block of a disk that has been written rots, until it is written again; unless another disk has rot there.
     pub(crate) fn begin(&self, disk: usize, rng: &mut Rng) {
         let state = &mut *self.state();

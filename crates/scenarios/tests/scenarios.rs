@@ -212,6 +212,8 @@ fn every_checker_catches_its_mutation() {
         ("log-refusals", Mutation::RestForGood),
         ("pool-versions", Mutation::OneVersion),
         ("pool-versions", Mutation::TrustVersion),
+        ("pool-metadata-rot", Mutation::SkipShadowScrub),
+        ("pool-metadata-rot", Mutation::RepairUnwritten),
         ("pool-snapshots", Mutation::ForgetTrims),
         ("shaped-pool-images", Mutation::FlushDoesNothing),
         ("zoned-drive-conformance", Mutation::WrongRead),

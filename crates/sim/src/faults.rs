@@ -298,6 +298,10 @@ pub enum Mutation {
     TrustVersion,
     /// A scrub does not read the headers of stripes.
     SkipHeaders,
+    /// A scrub does not read the shadow of a shaped pool's index.
+    SkipShadowScrub,
+    /// A scenario's own defect: what a scrub finds damaged of the engine's metadata counts as written anew, and is not.
+    RepairUnwritten,
     /// A scenario's own defect: the engine leaves its dirty journals out of what it says that it has written.
     MiscountWrites,
     /// A scenario's own defect: the engine does not count some blocks that die in a band.
@@ -340,7 +344,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation.
-    pub const ALL: [Mutation; 81] = [
+    pub const ALL: [Mutation; 83] = [
         Mutation::FlushDoesNothing,
         Mutation::FuaIgnored,
         Mutation::ReuseBufferEarly,
@@ -403,6 +407,8 @@ impl Mutation {
         Mutation::OneVersion,
         Mutation::TrustVersion,
         Mutation::SkipHeaders,
+        Mutation::SkipShadowScrub,
+        Mutation::RepairUnwritten,
         Mutation::MiscountWrites,
         Mutation::MiscountBand,
         Mutation::PlaceTwice,
