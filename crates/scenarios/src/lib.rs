@@ -261,6 +261,11 @@ const SCENARIOS: &[Scenario] = &[
         run: redundant_pool::run_parity,
     },
     Scenario {
+        name: "mirror-pool",
+        about: "the same with a pool of either shape over a mirror, one leg of which may rot instead",
+        run: redundant_pool::run_mirror,
+    },
+    Scenario {
         name: "warm-pool",
         about: "a hot pool over a flash cache over slow disks; flash rots, lies, hangs, is away and comes back as it was before, \
                 under snapshots, clones, kills and power cuts; nothing stale is read, and clones share what is cached",

@@ -96,7 +96,6 @@ impl Array {
             regions_max: if rng.one_in(2) { rng.between(200, 2_000) as usize } else { 0 },
             defect: match mutation {
                 Some(Mutation::SkipResync) => Some(MirrorDefect::SkipCopies),
-                Some(Mutation::SkipRecord) => Some(MirrorDefect::SkipRecord),
                 Some(Mutation::GrowUnrecorded) => Some(MirrorDefect::GrowUnrecorded),
                 Some(Mutation::GrowUnmarked) => Some(MirrorDefect::GrowUnmarked),
                 _ => None,

@@ -3,6 +3,10 @@
 //! operation fails, what is acknowledged is durable over kills and power cuts, and nothing stale is read. In the end every
 //! member is in sync, and the loss of any one of them costs nothing. Now and then the disks have become larger, and the parity
 //! device and the pool grow.
+//!
+//! `mirror-pool` is the same of a pool of either shape over a mirror and its legs. Instead of dying, one of these may rot, and
+//! lose or misdirect what is written to it. After a crash a mirror makes equal what was being written, from whichever leg it
+//! reads, and can not know which of them is right: then what is read may be an error, and never wrong.
 
 use crate::Run;
 use crate::bays::{Bays, DISKS_PER_BAY, path};
@@ -195,6 +199,12 @@ fn pick(rng: &mut Rng) -> Plan {
 
 pub(crate) fn run_parity(run: &mut Run) -> Result<(), Failure> {
     let (plan, array) = pick_parity(&mut run.rng, run.world.handle().mutation());
+    run_with(run, plan, array)
+}
+
+/// The same over a mirror.
+pub(crate) fn run_mirror(run: &mut Run) -> Result<(), Failure> {
+    let (plan, array) = pick_mirror(&mut run.rng, run.world.handle().mutation());
     run_with(run, plan, array)
 }
 

@@ -82,8 +82,6 @@ pub enum MirrorDefect {
     GrowUnrecorded,
     /// A region counts as equal on all legs without having been copied.
     SkipCopies,
-    /// That a leg has failed is not recorded.
-    SkipRecord,
 }
 
 /// How a leg is doing.

@@ -108,10 +108,6 @@ impl Inner {
         for leg in legs {
             self.set_state(*leg, LegState::Failed);
         }
-        if shared.defect == Some(MirrorDefect::SkipRecord) {
-            shared.unrecorded.store(false, Release);
-            return Ok(());
-        }
         self.write_superblocks().await
     }
 
