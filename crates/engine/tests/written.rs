@@ -3,7 +3,7 @@
 use crate::common::*;
 use base::Rng;
 use bdev::{BlockDevice, Io, Lba, Op, StatsDevice, Status};
-use engine::{CreateOptions, LogDevice, Pool, PoolDevices, WriteStreams};
+use engine::{CreateOptions, LogDevice, Marks, OpenOptions, Pool, PoolDevices, ShardTuning, WriteStreams};
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -90,11 +90,12 @@ fn large_writes_in_order_to_new_places_go_past_a_log_that_fills_up() {
         let log = Arc::new(StatsDevice::new(mem("log", 4096, 8 << 20)));
         let capacity = Arc::new(StatsDevice::new(mem("capacity", 4096, 96 << 20)));
         let devices = PoolDevices { log: LogDevice::Block(log.clone()), capacity: capacity.clone() };
-        let (pool, volume) = pool_with_volume(&there, devices.clone(), 1, BLOCKS, 12).await;
-        let mut rng = Rng::new(5);
-        for _ in 0..4_000 {
-            assert_eq!(write(&there, &volume, rng.below(BLOCKS / 2), 1).await, Status::Ok);
-        }
+        Pool::create(&there, &devices, &options(1), 0, true).await.unwrap();
+        // As if the log had no room to spare, ever.
+        let tuning = ShardTuning { marks: Some(Marks { start: 0, soft: 176 }), ..ShardTuning::default() };
+        let options = OpenOptions { tuning: Some(tuning), ..OpenOptions::default() };
+        let pool = Pool::open(&there, &devices, &options).await.unwrap();
+        let volume: Arc<dyn BlockDevice> = pool.create_volume(&there, "v", BLOCKS, 12, 0).await.unwrap();
         let channel = volume.open_channel(&there).unwrap();
         // A run of new places, and the same once more, which are new no longer.
         for (round, value) in [2u8, 3].into_iter().enumerate() {
@@ -109,7 +110,7 @@ fn large_writes_in_order_to_new_places_go_past_a_log_that_fills_up() {
             let logged = after.log.data - before.log.data;
             let all = BLOCKS / 2 * 4096;
             assert_eq!(bypassed + logged, all, "{before:?} {after:?}");
-            assert!(if round == 0 { bypassed > all / 4 } else { bypassed == 0 }, "{before:?} {after:?}");
+            assert!(if round == 0 { bypassed > all / 2 } else { bypassed == 0 }, "{before:?} {after:?}");
         }
         pool.close(&there).await;
         let pool = open(there.clone(), devices).await.unwrap();
