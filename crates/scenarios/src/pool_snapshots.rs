@@ -361,7 +361,7 @@ impl Stage {
     /// After a crash in the middle of a turn the next one begins with the first again.
     async fn compare_turns(&self, reactor: &Rc<Reactor>, pool: &Pool, name: &str) {
         let mut turns = Vec::new();
-        let of = |volume| if name.is_empty() { format!("{volume}") } else { format!("{volume}@{name}") };
+        let of = |volume: &str| if name.is_empty() { volume.to_string() } else { format!("{volume}@{name}") };
         for (volume, block) in TURNS {
             let Some(device) = pool.volume(&of(volume)) else { return };
             let Ok(found) = read_cells(reactor, &*device, block..block + 1, 4096).await else { return };
