@@ -147,7 +147,8 @@ impl Stage {
         }
         if let Some(shadow) = superblock.shadow() {
             copies.iter().for_each(|copy| on_capacity.extend(Self::roots_and_tables(&shadow, *copy)));
-            let maps = shadow.regions.iter().map(|region| region.map_slot(0, 0)..region.map_slot(region.extents, 0));
+            let maps =
+                shadow.regions.iter().map(|region| region.map_slot(0, 0)..region.map_slot(region.extents - 1, 1) + 1);
             on_capacity.extend(maps);
             on_log.extend(index);
         } else {
