@@ -36,7 +36,7 @@ const POINTS_SCENARIOS: [(&str, u64); 6] = [
     ("hot-pool-images", 78_000),
     ("shaped-pool-images", 13_000),
     ("parity-pool-images", 3_000),
-    ("mirror-pool-images", 3_000),
+    ("mirror-pool-images", 1_000),
     ("zoned-pool-images", 3_000),
     ("warm-pool-images", 3_000),
 ];
