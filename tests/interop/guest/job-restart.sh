@@ -10,9 +10,9 @@ insmod_dep xfs
 attach() { connect --ctrl-loss-tmo=300 --reconnect-delay=1 --keep-alive-tmo=5; }
 must connect attach
 must namespace wait_until 10 test -b $D
-# Of a volume in a pool, 64 KiB at once; kernels before 6.11 do not say.
-atomic_bytes=/sys/block/${D##*/}/queue/atomic_write_unit_max_bytes
-atomic_as_told() { [ "$(cat $atomic_bytes)" = 65536 ]; }
+# Of a volume in a pool, 64 KiB at once; kernels before 6.11 do not say, and 6.12 says so of the path alone.
+atomic_bytes=/sys/block/nvme0c0n1/queue/atomic_write_unit_max_bytes
+atomic_as_told() { cat $atomic_bytes && [ "$(cat $atomic_bytes)" = 65536 ]; }
 [ -z "${SCRUB:-}" ] || [ ! -e $atomic_bytes ] || step atomic-writes atomic_as_told
 
 reconnects() { dmesg | grep -c 'Successfully reconnected'; }
