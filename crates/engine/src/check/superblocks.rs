@@ -346,8 +346,7 @@ impl Checker {
             self.report.error(object, BOTH_COPIES, meaning, advice);
             return false;
         }
-        let rebuilt =
-            Superblock { role: Role::Log, device: capacity.other, other: capacity.device, ..capacity.clone() };
+        let rebuilt = capacity.counterpart();
         self.restore(&media, &rebuilt, format!("{gone}; the capacity device knows what they said")).await;
         true
     }
@@ -356,7 +355,7 @@ impl Checker {
     async fn restore_capacity(&mut self, copies: &Copies, log: &Superblock) -> Option<Superblock> {
         let (object, gone, name) = (copies.object(), copies.gone(), &log.name);
         let media = self.media.clone();
-        let rebuilt = Superblock { role: Role::Capacity, device: log.other, other: log.device, ..log.clone() };
+        let rebuilt = log.counterpart();
         if media.blocks < rebuilt.capacity_blocks {
             let (has, needed) = (media.blocks, rebuilt.capacity_blocks);
             let meaning =

@@ -409,6 +409,15 @@ impl RawSuperblock {
 }
 
 impl Superblock {
+    /// What the pool's other device says.
+    pub(crate) fn counterpart(&self) -> Superblock {
+        let role = match self.role {
+            Role::Log => Role::Capacity,
+            Role::Capacity => Role::Log,
+        };
+        Superblock { role, device: self.other, other: self.device, ..self.clone() }
+    }
+
     /// What segments and roots carry of the pool's identity.
     pub fn pool_prefix(&self) -> [u8; 8] {
         self.pool.as_bytes()[..8].try_into().expect("a UUID has 16 bytes")

@@ -4,7 +4,7 @@ use super::flatten::Flattening;
 use super::{PoolShared, ShardTable, volumes_max};
 use crate::error::{Grounds, PoolError};
 use crate::format::catalog::{VolumeEntry, VolumeState};
-use crate::format::superblock::{Role, Superblock};
+use crate::format::superblock::Superblock;
 use crate::layout;
 use crate::log_device::OpenLog;
 use crate::meta::{self, Catalog, CatalogStore, Edit};
@@ -245,7 +245,7 @@ impl Control {
         let info = sized(self.capacity_info, capacity_blocks);
         // The capacity device's superblock decides: opening tells the log device what a crash has kept from it.
         meta::write_superblock(&self.reactor, self.capacity.clone(), info, &mut grown).await?;
-        let mut on_log = Superblock { role: Role::Log, device: grown.other, other: grown.device, ..grown.clone() };
+        let mut on_log = grown.counterpart();
         let told = meta::write_superblock(
             &self.reactor,
             self.log.channel.clone(),

@@ -6,6 +6,7 @@ use crate::format::superblock::{Role, Superblock};
 use crate::meta::flaw::{Flaw, Review};
 use crate::meta::{self, MetaError};
 use crate::shard::{CommonReview, Defect, MetadataPlace};
+use bdev::{Channel, DeviceInfo};
 use reactor::Reactor;
 use std::rc::Rc;
 
@@ -35,10 +36,7 @@ impl Control {
         let Ok(found) = self.superblocks_of(role, true).await else { return };
         let is_due = found.flaws.iter().any(|flaw| flaw.is_due);
         if is_due && !self.repairs_unwritten() {
-            let (channel, info) = match role {
-                Role::Log => (self.log.channel.clone(), self.log.info),
-                Role::Capacity => (self.capacity.clone(), self.capacity_info),
-            };
+            let (channel, info) = self.device_of(role);
             let mut superblock = self.superblock_of(role);
             if let Err(error) = meta::write_superblock(&self.reactor, channel, info, &mut superblock).await {
                 let (pool, device) = (&self.shared.name, role.name());
@@ -58,18 +56,22 @@ impl Control {
 
     /// What the device is to have, but for the generation.
     fn superblock_of(&self, role: Role) -> Superblock {
-        let owner = self.superblock.borrow().clone();
+        let owner = self.superblock.borrow();
         match role {
-            Role::Capacity => owner,
-            Role::Log => Superblock { role, device: owner.other, other: owner.device, ..owner },
+            Role::Capacity => owner.clone(),
+            Role::Log => owner.counterpart(),
+        }
+    }
+
+    fn device_of(&self, role: Role) -> (Rc<dyn Channel>, DeviceInfo) {
+        match role {
+            Role::Log => (self.log.channel.clone(), self.log.info),
+            Role::Capacity => (self.capacity.clone(), self.capacity_info),
         }
     }
 
     async fn superblocks_of(&self, role: Role, renews: bool) -> Result<Review, MetaError> {
-        let (channel, info) = match role {
-            Role::Log => (self.log.channel.clone(), self.log.info),
-            Role::Capacity => (self.capacity.clone(), self.capacity_info),
-        };
+        let (channel, info) = self.device_of(role);
         meta::review_superblocks(&self.reactor, channel, info, &self.superblock_of(role), renews).await
     }
 

@@ -8,7 +8,6 @@
 use super::control::Control;
 use super::{Grounds, Pool, PoolError, random_uuid, volume_of};
 use crate::format::catalog::{VOLUME_NAME_BYTES_MAX, VolumeEntry, VolumeState};
-use crate::format::superblock::{Role, Superblock};
 use crate::meta::catalog::{SNAPSHOT_MARK, volume_part};
 use crate::meta::{self, Edit};
 use crate::shard::{Defect, Shard, Succession};
@@ -480,8 +479,7 @@ impl Control {
             return Ok(());
         }
         superblock.layered = true;
-        let mut on_log =
-            Superblock { role: Role::Log, device: superblock.other, other: superblock.device, ..superblock.clone() };
+        let mut on_log = superblock.counterpart();
         meta::write_superblock(&self.reactor, self.log.channel.clone(), self.log.info, &mut on_log).await?;
         meta::write_superblock(&self.reactor, self.capacity.clone(), self.capacity_info, &mut superblock).await?;
         self.superblock.replace(superblock);

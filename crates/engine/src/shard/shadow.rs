@@ -119,23 +119,23 @@ impl Shard {
     /// Copies slices once more, whether they are due or not, and makes what else has changed of the shadow durable. Of one that is in the
     /// journal it says nothing, now as before.
     pub(super) async fn copy_again(self: &Rc<Self>, shadow: &Shadow, slices: &[DirtySlice]) -> Result<(), Status> {
+        self.alone_with(shadow, self.copy_slices(shadow, slices)).await.map(drop)
+    }
+
+    /// Does this while no slices are being copied.
+    async fn alone_with<T>(&self, shadow: &Shadow, work: impl Future<Output = T>) -> T {
         self.settled.wait_until(|| !shadow.copying.get()).await;
         shadow.copying.set(true);
-        let ended = self.copy_slices(shadow, slices).await;
+        let ended = work.await;
         shadow.copying.set(false);
         self.settled.notify_all();
-        ended.map(drop)
+        ended
     }
 
     /// Makes a shadow anew that cannot be opened, as nothing that its root leads to is there any more: one that has nothing, once all slices
     /// are in the journal. They leave it as they always do. Cut off at any point, it is as before, or this one.
     pub(super) async fn make_shadow_anew(self: &Rc<Self>, shadow: &Shadow) -> Result<(), Status> {
-        self.settled.wait_until(|| !shadow.copying.get()).await;
-        shadow.copying.set(true);
-        let made = self.make_shadow_anew_alone(shadow).await;
-        shadow.copying.set(false);
-        self.settled.notify_all();
-        made
+        self.alone_with(shadow, self.make_shadow_anew_alone(shadow)).await
     }
 
     async fn make_shadow_anew_alone(self: &Rc<Self>, shadow: &Shadow) -> Result<(), Status> {
@@ -150,12 +150,7 @@ impl Shard {
 
     /// The shadow's store, which is opened if nobody has needed it yet.
     pub(super) async fn open_shadow(self: &Rc<Self>, shadow: &Shadow) -> Result<Rc<Meta>, Status> {
-        self.settled.wait_until(|| !shadow.copying.get()).await;
-        shadow.copying.set(true);
-        let opened = self.shadow_store(shadow).await;
-        shadow.copying.set(false);
-        self.settled.notify_all();
-        opened
+        self.alone_with(shadow, self.shadow_store(shadow)).await
     }
 
     /// The slices for which there is no room; the shadow has the others durably.
