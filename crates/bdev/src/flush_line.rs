@@ -13,8 +13,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Wait before it is looked again whether the others have ended.
+/// Wait before it is looked again whether the others have ended, at first.
 const LOOK_NS: u64 = 20_000;
+/// Later it is so much of what has been waited for: whoever waits for a device that takes its time is not busy with that.
+const LOOK_PART: u64 = 8;
+/// And at most this long.
+const LOOK_MAX_NS: u64 = 5_000_000;
 
 #[derive(Default)]
 struct State {
@@ -89,8 +93,10 @@ impl FlushLine {
             ended.map(|()| last)
         });
         let last = runs.await?;
+        let since_ns = reactor.now_ns();
         while !self.have_ended(last) {
-            reactor.sleep_ns(LOOK_NS).await;
+            let waited_ns = reactor.now_ns() - since_ns;
+            reactor.sleep_ns((waited_ns / LOOK_PART).clamp(LOOK_NS, LOOK_MAX_NS)).await;
         }
         Ok(self.failures())
     }

@@ -204,7 +204,8 @@ pub enum PlanError {
         most: u32,
     },
     /// A size of a shaped pool over rows that is no multiple of what it has to be, or out of bounds.
-    #[error("{what} of {} KiB: expected a multiple of {} KiB, up to {} KiB", u64::from(*.blocks) * 4, .of * 4, .most * 4)]
+    #[error("{what} of {} KiB: expected a multiple of {} KiB, from {} to {} KiB",
+        u64::from(*.blocks) * 4, .of * 4, .least * 4, .most * 4)]
     RowSize {
         /// Which size.
         what: &'static str,
@@ -212,6 +213,8 @@ pub enum PlanError {
         blocks: u32,
         /// The row or the unit.
         of: u32,
+        /// Possible.
+        least: u32,
         /// Possible.
         most: u32,
     },

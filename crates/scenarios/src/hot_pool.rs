@@ -17,7 +17,7 @@ use bdev::{
 use engine::layout::{Identities, plan};
 use engine::{
     CheckOptions, CreateOptions, Defect, LogDevice, Marks, OpenOptions, Pool, PoolDevices, PoolError, Severity, Shape,
-    ShardTuning, Superblock, read_superblocks,
+    ShardTuning, Superblock, policy, read_superblocks,
 };
 use reactor::Reactor;
 use sim::{DiskFaults, DiskOptions, Failure, Handle, Mutation, NodeId, ScheduleFaults, World};
@@ -35,6 +35,8 @@ pub(crate) const SLICE_BLOCKS: u64 = 16 * EXTENT_BLOCKS;
 const LAYERED_VOLUMES_MAX: u32 = 40;
 /// Of the capacity device of a shaped pool, for what is not in bands.
 pub(crate) const FRONT_BLOCKS: u64 = 16 << 8;
+/// With a shadow of the index and its roots, which have room for sixteen times as many bands.
+pub(crate) const SHADOW_FRONT_BLOCKS: u64 = 8 * FRONT_BLOCKS;
 
 /// What a pool is made of and how it is used.
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +144,11 @@ impl Plan {
         let whole = band_blocks as u64 * 100 / (band_blocks as u64 - 1) + 3;
         let blocks = extents * EXTENT_BLOCKS * whole / (100 - overprovision as u64);
         let bands = blocks / band_blocks as u64 + self.shards as u64 * 10;
+        // Of few units, more of them: one has to be worth draining.
+        let needed = extents.div_ceil(self.shards as u64) * EXTENT_BLOCKS;
+        let holds = |bands: &u64| policy::collectable_blocks(*bands, band_blocks, unit_blocks) >= needed;
+        let least = (1..).find(holds).expect("a band of two units holds something");
+        let bands = bands.max(least * self.shards as u64);
         let front = FRONT_BLOCKS;
         // Map pages, and roots for sixteen times as many bands.
         let index = extents * 4 + self.shards as u64 * 64 + bands * 16 * 32 / 2048;

@@ -58,11 +58,20 @@ struct Open {
 }
 
 pub(crate) fn run(run: &mut Run) -> Result<(), Failure> {
+    run_with(run, Plan::pick)
+}
+
+pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
+    // A device, so that pages on it can be damaged.
+    run_with(run, |rng| Plan { mapped: false, ..Plan::pick(rng).shaped(rng) })
+}
+
+fn run_with(run: &mut Run, pick: impl FnOnce(&mut Rng) -> Plan) -> Result<(), Failure> {
     let (world, rng) = (&mut run.world, &mut run.rng);
     let defect = (world.handle().mutation() == Some(Mutation::HolesForLost)).then_some(Defect::HolesForLost);
     let kinds = [Damage::Scrambled, Damage::Zeroed, Damage::BitFlipped, Damage::Unreadable];
     let damage = kinds[rng.below(4) as usize];
-    let mut plan = Plan { defect, ..Plan::pick(rng) };
+    let mut plan = Plan { defect, ..pick(rng) };
     if damage == Damage::Unreadable {
         // Pages are given up after a long time, all at the same time when they are tried at the same time.
         plan.depth = 16;
@@ -165,6 +174,7 @@ impl Bench {
         let every = rng.between(1, 3);
         let chosen: Vec<_> = slots.into_iter().filter(|_| rng.one_in(every)).collect();
         world.handle().note(format!("the map pages of {chosen:?} are damaged"));
+        let path = if self.plan.bands.is_some() { LOG } else { CAPACITY };
         let regions = self.plan.superblock().regions;
         // Of a table page there is a copy.
         let tables = regions.iter().flat_map(|region| (0..region.table_pages()).map(move |index| (region, index)));
@@ -175,14 +185,14 @@ impl Bench {
         self.damaged.borrow_mut().extend(chosen.iter().map(|(extent, _)| *extent));
         if self.damage == Damage::Unreadable {
             // Whatever is read now goes bad.
-            world.set_disk_faults(self.node, CAPACITY, DiskFaults { latent_error: 1, ..DiskFaults::default() });
+            world.set_disk_faults(self.node, path, DiskFaults { latent_error: 1, ..DiskFaults::default() });
         }
         world.boot(self.node, 1, World::reactor_config());
         let (bench, mut rng, reactor) = (self.clone(), rng.fork(), world.reactor(self.node, 0));
         self.complete(world, "the damage to be done", async move {
-            let capacity = bench.plan.devices(&reactor).expect("the devices open").capacity;
-            let channel = capacity.open_channel(&reactor).expect("devices open on every reactor");
-            let scale = 4096 / capacity.info().block_size;
+            let device = bench.plan.file(&reactor, path).expect("the device opens");
+            let channel = device.open_channel(&reactor).expect("devices open on every reactor");
+            let scale = 4096 / device.info().block_size;
             for block in chosen.into_iter().flat_map(|(_, slots)| slots).chain(tables) {
                 let mut bufs = SgList::new();
                 bufs.push(reactor.pool().alloc(4096).await);
@@ -202,7 +212,7 @@ impl Bench {
             }
         })?;
         world.crash(self.node, Crash::Kill);
-        world.set_disk_faults(self.node, CAPACITY, DiskFaults::default());
+        world.set_disk_faults(self.node, path, DiskFaults::default());
         Ok(())
     }
 

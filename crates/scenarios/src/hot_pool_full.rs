@@ -6,7 +6,8 @@
 //! everything ends (I6): neither a full log nor a full device may keep upkeep from what makes room.
 //!
 //! `shaped-pool-full`: the same with a shaped pool, all of whose extents are written whole again and again, so that the
-//! collector has nothing but what no extent can take. `zoned-pool-full` is this on zones, `warm-pool-full` is the first one over a flash cache.
+//! collector has nothing but what no extent can take. `parity-pool-full` is this over parity, where bands are of few units, and
+//! `zoned-pool-full` on zones; `warm-pool-full` is the first one over a flash cache.
 
 use crate::Run;
 use crate::branches::Branches;
@@ -15,6 +16,7 @@ use crate::ground::Ground;
 use crate::hot_pool::{EXTENT_BLOCKS, Plan, SLICE_BLOCKS};
 use crate::ledger::{Hands, Spot};
 use crate::lives::{Aim, Lives};
+use crate::redundant::Array;
 use crate::{warm_pool, zoned_pool};
 use base::Rng;
 use bdev::Status;
@@ -83,6 +85,11 @@ pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
 pub(crate) fn run_zoned(run: &mut Run) -> Result<(), Failure> {
     let (plan, drive) = zoned_pool::pick_for(&mut run.rng, run.world.handle().mutation(), in_little_place);
     run_with(run, plan.with_lazy_gc(), Ground::Zones(drive))
+}
+
+pub(crate) fn run_parity(run: &mut Run) -> Result<(), Failure> {
+    let (plan, array) = Array::parity(&mut run.rng, run.world.handle().mutation(), in_little_place);
+    run_with(run, plan.with_lazy_gc(), Ground::Array(array))
 }
 
 pub(crate) fn run_warm(run: &mut Run) -> Result<(), Failure> {

@@ -173,6 +173,11 @@ const SCENARIOS: &[Scenario] = &[
         run: hot_pool_damage::run,
     },
     Scenario {
+        name: "shaped-pool-damage",
+        about: "the same of a shaped pool, whose bands are collected meanwhile",
+        run: hot_pool_damage::run_shaped,
+    },
+    Scenario {
         name: "hot-pool-full",
         about: "thin volumes on a capacity device that is full behind a log that is; writes to new places fail as they \
                 should, everything else goes on, and what is given back can be used again",
@@ -182,6 +187,11 @@ const SCENARIOS: &[Scenario] = &[
         name: "shaped-pool-full",
         about: "the same with a shaped pool, whose extents are all written whole, again and again",
         run: hot_pool_full::run_shaped,
+    },
+    Scenario {
+        name: "parity-pool-full",
+        about: "the same with a shaped pool over parity, whose bands are of few units",
+        run: hot_pool_full::run_parity,
     },
     Scenario {
         name: "zoned-pool-full",

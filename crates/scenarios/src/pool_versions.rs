@@ -57,7 +57,7 @@ fn pick(rng: &mut Rng) -> (Plan, Below) {
         let chunk_blocks = 1 << rng.below(2);
         let row_blocks = (members as u64 - 1) * chunk_blocks;
         let unit_blocks = row_blocks as u32 * rng.between(1, 2) as u32;
-        let band_blocks = unit_blocks * rng.between(2, 4) as u32;
+        let band_blocks = (unit_blocks * rng.between(2, 4) as u32).max(6);
         let plan = plan.with_bands(rng, unit_blocks, band_blocks);
         let rows = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(row_blocks);
         return (plan, Below::Parity { members, chunk_blocks, rows });

@@ -2,7 +2,7 @@
 //! and what is the same in both when they are used.
 
 use crate::bays::path;
-use crate::hot_pool::{EXTENT_BLOCKS, FRONT_BLOCKS, Plan, defect_of};
+use crate::hot_pool::{EXTENT_BLOCKS, FRONT_BLOCKS, Plan, SHADOW_FRONT_BLOCKS, defect_of};
 use base::Rng;
 use bdev::{
     BlockDevice, DeviceError, DeviceInfo, LegState, MemberState, MirrorDefect, MirrorDevice, MirrorOptions,
@@ -65,7 +65,7 @@ impl Array {
         let chunk_blocks = 1 << rng.below(2);
         let row_blocks = (members as u64 - 1) * chunk_blocks;
         let unit_blocks = row_blocks as u32 * rng.between(1, 2) as u32;
-        let band_blocks = unit_blocks * rng.between(2, 4) as u32;
+        let band_blocks = (unit_blocks * rng.between(2, 4) as u32).max(6);
         let plan = in_place(rng).with_bands(rng, unit_blocks, band_blocks);
         let plan = Plan { defect: defect_of(mutation), ..plan };
         let rows = (plan.capacity_bytes / 4096 - FRONT_BLOCKS).div_ceil(row_blocks);
@@ -107,7 +107,7 @@ impl Array {
     /// The same with room for a shadow of the index.
     pub(crate) fn with_shadow(self) -> Array {
         match self {
-            Array::Parity(members) => Array::Parity(Members { head_blocks: 4 * FRONT_BLOCKS, ..members }),
+            Array::Parity(members) => Array::Parity(Members { head_blocks: SHADOW_FRONT_BLOCKS, ..members }),
             mirror => mirror,
         }
     }

@@ -8,7 +8,7 @@ use crate::blocks::{Judge, Mix, is};
 use crate::crashed;
 use crate::crashes::{Opening, Rig, SECOND_NS, SHORT, Working};
 use crate::ground::Ground;
-use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of};
+use crate::hot_pool::{self, FRONT_BLOCKS, OpenedPool, Plan, SHADOW_FRONT_BLOCKS, add_log, defect_of};
 use crate::sides::{self, Side, Sides};
 use base::Rng;
 use bdev::{
@@ -53,7 +53,7 @@ pub(crate) struct Drive {
 impl Drive {
     /// The same with room for a shadow of the index.
     pub(crate) fn with_shadow(self) -> Drive {
-        Drive { head_blocks: 4 * FRONT_BLOCKS, ..self }
+        Drive { head_blocks: SHADOW_FRONT_BLOCKS, ..self }
     }
 
     /// The same with zones of its own.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// More seeds: `REMUDA_SIM_SEEDS=5000 cargo test -p remuda-scenarios`.
 fn seeds() -> u64 {
-    std::env::var("REMUDA_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(15)
+    std::env::var("REMUDA_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
 }
 
 fn run_ok(name: &str, seed: u64) -> Outcome {

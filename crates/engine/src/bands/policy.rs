@@ -38,6 +38,15 @@ pub fn worth(whole: u32, valid: u32, unit_blocks: u32, idle: u64, critical: bool
     Some(if critical { gain } else { weighed() })
 }
 
+/// Blocks in use of so many bands that leave one worth draining wherever they are: with as many more, a full pool in which blocks are
+/// written again would come to an end. Units that are large against a band cost much of it.
+pub fn collectable_blocks(bands: u64, band_blocks: u32, unit_blocks: u32) -> u64 {
+    let beside_headers = band_blocks.saturating_sub(unit_blocks + 1) as u64;
+    let each = beside_headers * STRIPE_DATA_MAX as u64 / (STRIPE_DATA_MAX as u64 + 1);
+    // Beside what is kept free, a band of each stream is open.
+    bands.saturating_sub(RESERVE_BANDS as u64 + STREAMS as u64) * each
+}
+
 /// Whether room is so short that the emptiest band is the best.
 pub fn is_critical(free_bands: usize) -> bool {
     free_bands <= STREAMS
@@ -59,5 +68,25 @@ mod tests {
     fn nothing_is_gained_by_a_band_that_fills_as_much_elsewhere() {
         assert_eq!(worth(1024, 1010, 16, 1 << 40, false), None);
         assert!(worth(1024, 900, 16, 1, false).is_some());
+    }
+
+    #[test]
+    fn what_is_collectable_leaves_a_band_that_is_worth_it() {
+        for (band_blocks, unit_blocks) in
+            [(2, 1), (4, 2), (8, 4), (16, 8), (1024, 16), (1024, 512), (5120, 2560), (262_144, 16)]
+        {
+            let each =
+                collectable_blocks(u64::from(RESERVE_BANDS) + STREAMS as u64 + 1, band_blocks, unit_blocks) as u32;
+            assert!(
+                worth(band_blocks, each, unit_blocks, 1, true).is_some(),
+                "{band_blocks} in units of {unit_blocks}"
+            );
+            // Little more would be too much.
+            let most = each + 2 + each / 1000;
+            assert!(
+                worth(band_blocks, most, unit_blocks, 1, true).is_none(),
+                "{band_blocks} in units of {unit_blocks}"
+            );
+        }
     }
 }

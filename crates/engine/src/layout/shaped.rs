@@ -9,13 +9,14 @@ use super::rows::{RowLayout, ZoneLayout};
 use super::{
     CreateOptions, GIB_BLOCKS, MIB_BLOCKS, PlanError, plan_catalog, plan_journal, plan_root, shard_extents_at_most,
 };
-use crate::bands::{RESERVE_BANDS, stripe_blocks_max};
+use crate::bands::{RESERVE_BANDS, STREAMS, policy, stripe_blocks_max};
 use crate::format::root::root_bytes;
 use crate::format::superblock::{
     BANDS_MIN, BandLayout, REGION_ALIGN_BLOCKS, Region, SHARD_EXTENTS_MAX, SHARD_LOG_BLOCKS_MAX, SUPERBLOCK_COPIES,
     Shape, Superblock, UNIT_BLOCKS_MAX,
 };
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use std::cmp::Reverse;
 
 /// Percent of the space that volumes do not get, unless told otherwise.
 pub const OVERPROVISION_DEFAULT: u8 = 15;
@@ -29,6 +30,8 @@ const BAND_BLOCKS_MIN: u32 = MIB_BLOCKS as u32 * 4;
 const BAND_BLOCKS_MAX: u32 = GIB_BLOCKS as u32;
 /// Bands of a shard that are planned for where the device is large enough: few would make GC coarse.
 const BANDS_WANTED: u64 = 256;
+/// Units that a band has where that is no loss: the fewer there are, the more has to be kept free so that draining a band is a gain.
+const BAND_UNITS_WANTED: u32 = 8;
 /// Percent of what bands hold beside headers that is not lost to padding.
 const UNPADDED: u64 = 98;
 
@@ -75,12 +78,15 @@ fn size(what: &'static str, blocks: u32, least: u32, most: u32) -> Result<u32, P
     Err(PlanError::BandSize { what, blocks, least, most })
 }
 
-/// Over rows a multiple of `of`, and at least two of them.
-fn row_size(what: &'static str, blocks: u32, of: u32, most: u32) -> Result<u32, PlanError> {
-    if blocks > of && blocks.is_multiple_of(of) && blocks <= most {
+/// Of a band over rows: a multiple of the unit, and so many that there is something in it that draining another one is worth.
+fn row_band(blocks: u32, unit_blocks: u32) -> Result<u32, PlanError> {
+    let one = RESERVE_BANDS as u64 + STREAMS as u64 + 1;
+    let is_enough = |least: &u32| policy::collectable_blocks(one, *least, unit_blocks) > 0;
+    let least = (2..).map(|units| units * unit_blocks).find(is_enough).expect("more units hold something");
+    if blocks >= least && blocks.is_multiple_of(unit_blocks) && blocks <= BAND_BLOCKS_MAX {
         return Ok(blocks);
     }
-    Err(PlanError::RowSize { what, blocks, of, most })
+    Err(PlanError::RowSize { what: "a band", blocks, of: unit_blocks, least, most: BAND_BLOCKS_MAX })
 }
 
 /// Over rows, as many as make the usual unit.
@@ -107,7 +113,7 @@ fn plan_unit(options: &CreateOptions) -> Result<u32, PlanError> {
     if blocks > 0 && blocks.is_multiple_of(rows.blocks) && blocks <= UNIT_BLOCKS_MAX {
         return Ok(blocks);
     }
-    Err(PlanError::RowSize { what, blocks, of: rows.blocks, most: UNIT_BLOCKS_MAX })
+    Err(PlanError::RowSize { what, blocks, of: rows.blocks, least: rows.blocks, most: UNIT_BLOCKS_MAX })
 }
 
 /// A band is a zone.
@@ -157,6 +163,39 @@ pub(super) fn plan_bands(
     Ok(with.map_or(without, |bands| Bands { shadowed: true, ..bands }))
 }
 
+/// What a shard has for its bands.
+struct Space {
+    shard_blocks: u64,
+    unit_blocks: u32,
+    /// Over-provisioning.
+    percent: u8,
+}
+
+impl Space {
+    fn bands(&self, band_blocks: u32) -> u64 {
+        (self.shard_blocks / band_blocks as u64).min((u32::MAX - 1) as u64 / band_blocks as u64)
+    }
+
+    /// Extents whose blocks there is always room for, and to write them again, in bands of this size.
+    fn extents(&self, band_blocks: u32) -> u64 {
+        self.extents_in(self.bands(band_blocks), band_blocks)
+    }
+
+    fn extents_in(&self, bands: u64, band_blocks: u32) -> u64 {
+        let band_data = (band_blocks - band_blocks.div_ceil(stripe_blocks_max(self.unit_blocks))) as u64;
+        let data = bands.saturating_sub(RESERVE_BANDS as u64) * band_data * UNPADDED / 100;
+        let provided = data * (100 - self.percent as u64) / 100;
+        provided.min(policy::collectable_blocks(bands, band_blocks, self.unit_blocks)) / EXTENT_BLOCKS as u64
+    }
+
+    /// The size that gives the most extents, from the usual one to that of as many units as are wanted.
+    fn best_band(&self, usual: u32) -> u32 {
+        let most = BAND_UNITS_WANTED.saturating_mul(self.unit_blocks).clamp(usual, BAND_BLOCKS_MAX.max(usual));
+        let sizes = std::iter::successors(Some(usual), |size| size.checked_mul(2).filter(|size| *size <= most));
+        sizes.max_by_key(|size| (self.extents(*size), Reverse(*size))).unwrap_or(usual)
+    }
+}
+
 fn plan_behind(
     Front { needed, shadow }: Front,
     capacity_blocks: u64,
@@ -176,18 +215,17 @@ fn plan_behind(
     let usual = 1u32 << (shard_blocks / BANDS_WANTED).clamp(1, BAND_BLOCKS_MAX as u64).ilog2();
     let least = if options.tiny { 2 * unit_blocks } else { BAND_BLOCKS_MIN.max(2 * unit_blocks) };
     let usual = usual.max(least).next_multiple_of(unit_blocks).min(BAND_BLOCKS_MAX / unit_blocks * unit_blocks);
+    let space = Space { shard_blocks, unit_blocks, percent };
     let band_blocks = match (options.rows, options.band_blocks) {
         (Some(RowLayout { zones: Some(zones), .. }), _) => plan_zones(zones, shards, unit_blocks, options)?,
-        (_, None) => usual,
+        (_, None) => space.best_band(usual),
         (None, Some(asked)) => size("a band", asked, least, BAND_BLOCKS_MAX)?,
-        (Some(_), Some(asked)) => row_size("a band", asked, unit_blocks, BAND_BLOCKS_MAX)?,
+        (Some(_), Some(asked)) => row_band(asked, unit_blocks)?,
     };
-    let bands = (shard_blocks / band_blocks as u64).min((u32::MAX - 1) as u64 / band_blocks as u64);
-    let band_data = (band_blocks - band_blocks.div_ceil(stripe_blocks_max(unit_blocks))) as u64;
-    let data = bands.saturating_sub(RESERVE_BANDS as u64) * band_data * UNPADDED / 100;
-    let extents = data * (100 - percent as u64) / 100 / EXTENT_BLOCKS as u64;
+    let (bands, extents) = (space.bands(band_blocks), space.extents(band_blocks));
     if bands < BANDS_MIN as u64 || extents == 0 {
-        let least = BANDS_MIN.max(RESERVE_BANDS + 1 + 2 * EXTENT_BLOCKS / band_blocks);
+        let holds_one = |bands: &u32| space.extents_in(*bands as u64, band_blocks) > 0;
+        let least = (BANDS_MIN..u32::MAX / band_blocks).take(1 << 16).find(holds_one).unwrap_or(u32::MAX / band_blocks);
         return Err(PlanError::Bands { band_blocks, shards, bands, least });
     }
     let (bands, extents) = (bands as u32, extents.min(SHARD_EXTENTS_MAX as u64) as u32);

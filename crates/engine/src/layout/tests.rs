@@ -1,5 +1,5 @@
 use super::*;
-use crate::bands::RESERVE_BANDS;
+use crate::bands::{RESERVE_BANDS, policy};
 use crate::format::superblock::BandRun;
 use base::Rng;
 
@@ -159,6 +159,7 @@ fn shaped_plans_are_sane_keep_bands_back_and_say_what_is_missing() {
                 let blocks = planned.bands.bands as u64 * planned.bands.band_blocks as u64;
                 let logical = planned.shard_extents(0) as u64 * EXTENT_BLOCKS as u64;
                 assert!(logical * 100 <= blocks * (100 - percent as u64), "{planned:?}");
+                assert!(stays_collectable(&planned), "{planned:?}");
             }
             // The index takes 0.4 % of the capacity.
             Err(PlanError::IndexTooLarge { .. }) => assert!(capacity / 256 + LOG_BLOCKS_MIN / 2 > log / 2),
@@ -172,6 +173,28 @@ fn shaped_plans_are_sane_keep_bands_back_and_say_what_is_missing() {
     assert!(refused(CreateOptions { unit_blocks: Some(3), ..shaped() }).contains("power of two from 4 to 1024 KiB"));
     assert!(refused(CreateOptions { band_blocks: Some(GIB_BLOCKS as u32), ..shaped() }).contains("16 are the least"));
     assert!(refused(CreateOptions { overprovision: Some(20), ..options() }).contains("is for shaped pools"));
+}
+
+/// However what a full pool has is spread over its bands, one of them is worth draining.
+fn stays_collectable(planned: &Superblock) -> bool {
+    let BandLayout { bands, band_blocks, unit_blocks, .. } = planned.bands;
+    let logical = planned.shard_extents(0) as u64 * EXTENT_BLOCKS as u64;
+    logical <= policy::collectable_blocks(bands as u64, band_blocks, unit_blocks)
+}
+
+#[test]
+fn bands_of_few_units_hold_less_and_are_larger_where_nobody_says_otherwise() {
+    let of = |band_blocks: Option<u32>, unit_blocks: Option<u32>, capacity: u64| {
+        let shaped = CreateOptions { shape: Shape::Shaped, band_blocks, unit_blocks, ..options() };
+        let (_, planned) = plan(4 * LOG_BLOCKS_MIN, capacity, &shaped, ids(), 7).unwrap();
+        assert!(stays_collectable(&planned), "{planned:?}");
+        (planned.bands.band_blocks, planned.shard_extents(0))
+    };
+    let size = GIB_BLOCKS;
+    let (of_four, of_eight) = (of(Some(1024), Some(256), size), of(Some(2048), Some(256), size));
+    assert!(of_four.1 < of_eight.1, "{of_four:?} {of_eight:?}");
+    assert_eq!(of(None, Some(256), size), of_eight);
+    assert_eq!(of(None, None, size), of(Some(1024), Some(16), size), "with enough units, nothing changes");
 }
 
 #[test]
@@ -269,7 +292,7 @@ fn bands_over_rows_are_made_of_them_and_everything_else_is_in_front() {
     assert!(refused(CreateOptions { shape: Shape::Hot, ..over(20_000, 48) }).contains("--shape shaped"));
     assert!(
         refused(CreateOptions { unit_blocks: Some(16), ..over(20_000, 48) })
-            .contains("a multiple of 192 KiB, up to 1024 KiB")
+            .contains("a multiple of 192 KiB, from 192 to 1024 KiB")
     );
     assert!(refused(CreateOptions { band_blocks: Some(1024), ..over(20_000, 48) }).contains("a multiple of 192 KiB"));
     let two = CreateOptions { unit_blocks: Some(96), band_blocks: Some(9600), ..over(20_000, 48) };

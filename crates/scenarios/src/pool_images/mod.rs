@@ -12,7 +12,7 @@ use crate::Run;
 use crate::blocks::{Crew, Judge, Mix};
 use crate::crashes::{Opening, SECOND_NS, start};
 use crate::ground::Ground;
-use crate::hot_pool::{EXTENT_BLOCKS, FRONT_BLOCKS, OpenedPool, Plan, add_log, defect_of, make, settle, view};
+use crate::hot_pool::{EXTENT_BLOCKS, OpenedPool, Plan, SHADOW_FRONT_BLOCKS, add_log, defect_of, make, settle, view};
 use crate::sides::{Side, Sides};
 use crate::{redundant_pool, warm_pool, zoned_pool};
 use base::Rng;
@@ -107,7 +107,7 @@ pub(crate) fn run_shaped(run: &mut Run) -> Result<(), Failure> {
 
 /// A pool on one core, over a device that has a larger head than planned.
 fn with_shadow(plan: Plan) -> Plan {
-    Plan { reactors: 1, capacity_bytes: plan.capacity_bytes + 4 * FRONT_BLOCKS * 4096, ..plan }
+    Plan { reactors: 1, capacity_bytes: plan.capacity_bytes + SHADOW_FRONT_BLOCKS * 4096, ..plan }
 }
 
 /// The same over members with parity, one of which may be away when the pool is opened again.
