@@ -696,6 +696,48 @@ async fn overwrite(reactor: &Rc<Reactor>, device: &Arc<dyn BlockDevice>, at: usi
 }
 
 #[test]
+fn a_damaged_page_of_the_bitmap_costs_nothing_while_another_leg_has_it() {
+    let reactor = reactor();
+    let inner = reactor.clone();
+    reactor.block_on(async move {
+        let ((_, a), (_, b)) = (faulty("a"), faulty("b"));
+        let (legs, [a, b]) = ([a.clone(), b.clone()], [a.unwrap(), b.unwrap()]);
+        let mirror = open(&inner, &legs, create()).await;
+        assert_eq!(write(&inner, &mirror, 300, 1).await, Status::Ok);
+        mirror.settle(&inner).await.unwrap();
+        let (data_start, page) = (600 - mirror.info().blocks, 2 * 4096 + 100);
+        drop(mirror);
+        // Rot on one leg, which a copy would bring to the other.
+        assert_eq!(write(&inner, &*a, data_start + 300, 9).await, Status::Ok);
+        for (leg, device) in [&a, &b].into_iter().enumerate() {
+            overwrite(&inner, device, page, &[0x55]).await;
+            let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+            let status = mirror.status();
+            assert_eq!((status.dirty_regions, status.resync_left_regions), (0, 0), "{status:?}");
+            assert_eq!((status.legs[leg].repairs, status.legs[1 - leg].repairs), (1, 0), "{status:?}");
+            assert_eq!(read(&inner, &*b, data_start + 300).await, Ok(1));
+        }
+        // What one leg alone says is dirty is dirty.
+        let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+        assert_eq!(mirror.status().legs[0].repairs, 0, "it was rewritten");
+        assert_eq!(write(&inner, &mirror, 100, 1).await, Status::Ok);
+        drop(mirror);
+        overwrite(&inner, &b, page, &[0x55]).await;
+        let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+        assert_eq!(mirror.status().resync_left_regions, 1, "{:?}", mirror.status());
+        mirror.resync(&inner, 0).await.unwrap();
+        mirror.settle(&inner).await.unwrap();
+        drop(mirror);
+        for device in [&a, &b] {
+            overwrite(&inner, device, page, &[0x55]).await;
+        }
+        let mirror = open(&inner, &legs, MirrorOptions::default()).await;
+        let status = mirror.status();
+        assert!(status.resync_left_regions > 1 && status.resync_left_regions == status.dirty_regions, "{status:?}");
+    });
+}
+
+#[test]
 fn a_leg_that_holds_something_else_counts_as_absent_and_is_never_written_over() {
     for (at, bytes, holds) in [
         (0x438, &b"\x53\xEF"[..], "an ext2, ext3 or ext4 file system"),

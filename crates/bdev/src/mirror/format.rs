@@ -227,6 +227,11 @@ impl BitmapPage {
         if dirty { self.bits[region / 8] |= mask } else { self.bits[region / 8] &= !mask }
     }
 
+    /// Dirty is what either calls so.
+    pub(super) fn unite(&mut self, other: &BitmapPage) {
+        self.bits.iter_mut().zip(other.bits).for_each(|(mine, theirs)| *mine |= theirs);
+    }
+
     pub(super) fn encode(&self, mirror_id: [u8; 16], index: usize) -> [u8; UNIT_BYTES] {
         let index = U32::from(index as u32);
         let mut raw = RawPage { magic: PAGE_MAGIC, crc: U32::ZERO, index, mirror_id, bits: self.bits };
@@ -234,16 +239,12 @@ impl BitmapPage {
         raw.as_bytes().try_into().expect("the layout is one unit long")
     }
 
-    /// A damaged or torn page counts as all dirty: copying too much is safe, too little is not.
-    pub(super) fn decode(bytes: &[u8], mirror_id: [u8; 16], index: usize) -> BitmapPage {
-        let Ok((mut raw, _)) = RawPage::read_from_prefix(bytes) else { return BitmapPage::filled(true) };
+    /// `None` when it is damaged, torn or another one.
+    pub(super) fn decode(bytes: &[u8], mirror_id: [u8; 16], index: usize) -> Option<BitmapPage> {
+        let (mut raw, _) = RawPage::read_from_prefix(bytes).ok()?;
         let crc = std::mem::replace(&mut raw.crc, U32::ZERO);
-        let right = raw.magic == PAGE_MAGIC && raw.index.get() as usize == index && raw.mirror_id == mirror_id;
-        if right && crc32c(raw.as_bytes()) == crc.get() {
-            BitmapPage { bits: raw.bits }
-        } else {
-            BitmapPage::filled(true)
-        }
+        let ours = raw.magic == PAGE_MAGIC && raw.index.get() as usize == index && raw.mirror_id == mirror_id;
+        (ours && crc32c(raw.as_bytes()) == crc.get()).then_some(BitmapPage { bits: raw.bits })
     }
 }
 
@@ -296,17 +297,17 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_bitmap_page_is_all_dirty() {
+    fn a_bitmap_page_survives_the_round_trip_and_a_damaged_one_is_none() {
         let mut page = BitmapPage::filled(false);
         page.set(100, true);
         let bytes = page.encode([9; 16], 2);
-        let back = BitmapPage::decode(&bytes, [9; 16], 2);
+        let back = BitmapPage::decode(&bytes, [9; 16], 2).expect("it is whole");
         assert!(back.get(100) && !back.get(99));
-        assert!(BitmapPage::decode(&bytes, [9; 16], 1).get(99));
+        assert!(BitmapPage::decode(&bytes, [9; 16], 1).is_none() && BitmapPage::decode(&bytes, [8; 16], 2).is_none());
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(BitmapPage::decode(&damaged, [9; 16], 2).get(99), "bit {bit}");
+            assert!(BitmapPage::decode(&damaged, [9; 16], 2).is_none(), "bit {bit}");
         }
     }
 }

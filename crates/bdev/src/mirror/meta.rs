@@ -1,17 +1,8 @@
-//! What superblocks and bitmap pages say when a mirror is opened. Pure decisions are functions of superblocks, so that
+//! What superblocks say when a mirror is opened. Pure decisions are functions of superblocks, so that
 //! they can be tested without devices.
 
 use super::LegSet;
-use super::format::{BitmapPage, LegRecord, LegState, Superblock};
-use crate::slots::Slots;
-
-/// Reads a bitmap page; one that cannot be read is all dirty.
-pub(super) async fn read_page(slots: Slots<'_>, superblock: &Superblock, index: usize) -> BitmapPage {
-    match slots.read_unit(2 + index as u64).await {
-        Ok(bytes) => BitmapPage::decode(&bytes, superblock.mirror_id, index),
-        Err(_) => BitmapPage::filled(true),
-    }
-}
+use super::format::{LegRecord, LegState, Superblock};
 
 /// Why legs do not make a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]

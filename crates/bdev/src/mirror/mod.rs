@@ -20,6 +20,7 @@
 //! cleared, and the leg is called failed as soon as another one is in sync. A mirror that is opened anew does not know of it: a leg that
 //! then reads well counts.
 
+mod bitmap;
 pub(crate) mod format;
 mod grow;
 mod io;
@@ -37,6 +38,7 @@ use crate::part_name::part_name;
 use crate::range_lock::RangeLock;
 use crate::signs;
 use crate::slots::{self, Found, Slots, UNIT_BYTES};
+use bitmap::Loaded;
 use format::{BitmapPage, KIND, LegRecord, PAGE_REGIONS, PAGES_MAX, Superblock};
 pub use format::{LEGS_MAX, LegState};
 use io::{Inner, MirrorChannel};
@@ -310,10 +312,11 @@ impl MirrorDevice {
         leave_out(name, &mut legs, &mut channels, &seen);
         let found: Vec<Option<Superblock>> = seen.iter().map(|seen| seen.superblock.clone()).collect();
         superblock.openings.begin(superblock.generation + 1, reactor.driver().random_u64());
-        let pages = if fresh {
-            vec![BitmapPage::filled(!options.assume_clean); superblock.pages as usize]
+        let Loaded { pages, damaged } = if fresh {
+            let pages = vec![BitmapPage::filled(!options.assume_clean); superblock.pages as usize];
+            Loaded { pages, damaged: Vec::new() }
         } else {
-            load_pages(reactor, &channels, &found, &superblock).await
+            bitmap::load(&slots_in_sync(reactor, &channels, &found, &superblock), &superblock).await
         };
         let present = infos_of(&legs);
         let shared = assemble(name, legs, &present, superblock, pages, options);
@@ -322,8 +325,10 @@ impl MirrorDevice {
             leg.slot_first.store(seen.slot_first, Release);
             leg.generation.store(seen.generation(), Release);
         }
+        damaged.iter().for_each(|page| device.shared.tell_damaged(page));
         device.begin(reactor, channels, fresh).await?;
         device.count_repaired_slots(&seen);
+        damaged.iter().for_each(|page| _ = device.shared.legs[page.leg].repairs.fetch_add(1, Relaxed));
         Ok(device)
     }
 
@@ -721,26 +726,19 @@ fn explain(
     }
 }
 
-/// The bitmap of an existing mirror: what any leg in sync calls dirty is dirty.
-async fn load_pages(
-    reactor: &Rc<Reactor>,
-    channels: &[Option<Rc<dyn Channel>>],
+/// The metadata of the legs in sync that are here.
+fn slots_in_sync<'a>(
+    reactor: &'a Rc<Reactor>,
+    channels: &'a [Option<Rc<dyn Channel>>],
     found: &[Option<Superblock>],
     superblock: &Superblock,
-) -> Vec<BitmapPage> {
-    let mut pages = vec![BitmapPage::filled(false); superblock.pages as usize];
-    for (leg, channel) in channels.iter().enumerate() {
-        let (Some(channel), Some(_)) = (channel, &found[leg]) else { continue };
-        if superblock.legs[leg].state != LegState::InSync {
-            continue;
-        }
-        let slots = Slots { reactor, channel: &**channel, block_size: superblock.block_size, kind: KIND };
-        for (index, page) in pages.iter_mut().enumerate() {
-            let other = meta::read_page(slots, superblock, index).await;
-            page.bits.iter_mut().zip(other.bits).for_each(|(mine, theirs)| *mine |= theirs);
-        }
-    }
-    pages
+) -> Vec<Option<Slots<'a>>> {
+    let of = |(leg, channel): (usize, &'a Option<Rc<dyn Channel>>)| {
+        let is_in_sync = superblock.legs[leg].state == LegState::InSync && found[leg].is_some();
+        let channel = channel.as_ref().filter(|_| is_in_sync)?;
+        Some(Slots { reactor, channel: &**channel, block_size: superblock.block_size, kind: KIND })
+    };
+    channels.iter().enumerate().map(of).collect()
 }
 
 fn assemble(
