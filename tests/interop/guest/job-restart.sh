@@ -93,9 +93,14 @@ lose_host() { # the node is killed under writers, and the host does not wait for
     umount /mnt/x
 }
 noted() { [ "$(wc -l </tmp/sums)" -ge "$1" ]; }
-detached() { [ ! -e /sys/class/nvme/nvme0 ] && [ ! -e $D ]; }
-attach_again() { wait_until 10 detached && host_do restart && attach && wait_until 10 test -b $D; }
+# (what held the former device may go later than it does, and the next one then has another number)
+subsystem() { for _at in /sys/class/nvme-subsystem/*; do [ "$(cat $_at/subsysnqn 2>/dev/null)" != "$NQN" ] || echo "$_at"; done; }
+detached() { [ -z "$(subsystem)" ] && [ ! -e $D ]; }
+disk_is_there() { D=/dev/$(ls "$(subsystem)" | grep -E '^nvme[0-9]+n1$') && [ -b "$D" ]; }
+attach_again() { wait_until 60 detached && host_do restart && attach && wait_until 60 disk_is_there; }
 replayed() { dmesg | grep -E "EXT4-fs \(${D##*/}\): recovery complete|XFS \(${D##*/}\): Ending recovery" | grep -i "$1"; }
+# (what the kernel says of the device that went would come in the middle of lines that are meant for the machine outside; dmesg has it)
+dmesg -n 1
 for fs in ${CRASHES-ext4 xfs}; do
     : >/tmp/sums
     step $fs-mkfs-to-crash make_$fs

@@ -10,10 +10,10 @@ paths() { # SECONDS: prints its steps
     is_lost() { wait_until 20 has_no_controller "$1"; }
     has_no_controller() { [ "$(node_path "$1" connected)" = false ]; }
     comes_to() { wait_until 20 state_is "$@"; }
-    # moves_to PORT OTHER: it is sent operations, and the other none (after what was under way, and was not counted yet)
-    moves_to() {
+    # moves_to PORT OTHER: it is sent operations, and the other none, before long (what was under way is counted when it ends)
+    moves_to() { for _ in $(seq 10); do ! has_moved_to "$@" || return 0; done; return 1; }
+    has_moved_to() {
         local here there
-        sleep 2
         here=$(node_path_operations "$1"); there=$(node_path_operations "$2")
         sleep 2
         echo "127.0.0.1:$1: $here -> $(node_path_operations "$1"), the other: $there -> $(node_path_operations "$2")"
