@@ -24,6 +24,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// How long `/healthz` waits for the node to look around; probes give up after a few seconds.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a scrape waits for what there is now: half of what scrapers wait at most, as they are usually set.
+const SCRAPE_PATIENCE: Duration = Duration::from_secs(5);
 /// Scrapes waiting at most.
 const SCRAPES_MAX: usize = 16;
 
@@ -668,8 +670,8 @@ pub async fn serve(listener: TcpListener, metrics: Metrics, console: Option<Cons
 }
 
 async fn show_metrics(State(metrics): State<Metrics>) -> impl IntoResponse {
-    // A scrape of a node that stops has what was last known.
-    let _ = metrics.refreshed().await;
+    // A scrape of a node that stops, or waits for a device, has what was last known.
+    let _ = tokio::time::timeout(SCRAPE_PATIENCE, metrics.refreshed()).await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], metrics.render())
 }
 

@@ -16,6 +16,7 @@ mod rpc;
 mod serve;
 mod simulate;
 mod sys;
+mod under_way;
 
 fn main() {
     std::process::exit(cli::main());

@@ -14,6 +14,8 @@ use crate::open_files;
 use crate::rpc::audit::Audit;
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket, SocketError};
+use crate::under_way::{self, Ended, Others};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
@@ -217,6 +219,7 @@ async fn run(
     retries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut looks_at_scrubs = tokio::time::interval(SCRUB_LOOK_EVERY);
     looks_at_scrubs.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut waiting = VecDeque::new();
     let cause = {
         let serve_rpc = socket.serve(sender);
         tokio::pin!(serve_rpc);
@@ -224,13 +227,29 @@ async fn run(
             tokio::select! {
                 () = &mut serve_rpc => break "the RPC socket closed",
                 cause = stop.recv() => break cause.unwrap_or("a signal"),
-                request = requests.recv() => {
+                request = next_request(&mut waiting, &mut requests) => {
                     let Some(request) = request else { continue };
                     let (method, params) = (request.method, request.params.as_ref());
-                    let answer = methods::call(&mut node, &process, method, params, request.transfer).await;
-                    audit.record(request.peer, method, params, &answer, SystemTime::now());
-                    node.audit_problem = audit.problem();
-                    let _ = request.reply.send(answer);
+                    let call = methods::call(&mut node, &process, method, params, request.transfer);
+                    let others = Others {
+                        serve: serve_rpc.as_mut(),
+                        requests: &mut requests,
+                        waiting: &mut waiting,
+                        stop: &mut stop,
+                    };
+                    let ended = under_way::carry_out(&under_way::words(method.name, params), call, others).await;
+                    let (answer, stopped) = match ended {
+                        Ended::With(answer) => (Some(answer), None),
+                        Ended::Stopped(answer, cause) => (answer, Some(cause)),
+                    };
+                    if let Some(answer) = answer {
+                        audit.record(request.peer, method, params, &answer, SystemTime::now());
+                        node.audit_problem = audit.problem();
+                        let _ = request.reply.send(answer);
+                    }
+                    if let Some(cause) = stopped {
+                        break cause;
+                    }
                 }
                 _ = ticks.tick(), if node.is_waiting() => {
                     node.seek(&found);
@@ -277,6 +296,14 @@ async fn run(
     }
     drop(socket);
     Ok(node)
+}
+
+/// The request that has waited longest.
+async fn next_request(waiting: &mut VecDeque<Request>, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
+    match waiting.pop_front() {
+        Some(request) => Some(request),
+        None => requests.recv().await,
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,11 @@ use bdev::BlockDevice;
 use engine::{Holds, PoolError};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::Duration;
 use uuid::Uuid;
+
+/// The start of the node waits so long for devices of a pool that was half made.
+const UNMAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A pool that is being made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,7 +95,13 @@ impl Node {
     pub(super) async fn unmake_all(&mut self) {
         for making in self.state.making.clone() {
             let name = &making.pool.name;
-            match self.unmake(&making).await {
+            let unmade = tokio::time::timeout(UNMAKE_PATIENCE, self.unmake(&making)).await.unwrap_or_else(|_| {
+                let devices = making.devices().join("', '");
+                let cause =
+                    format!("one of its devices, '{devices}', has not answered for {} s", UNMAKE_PATIENCE.as_secs());
+                Err(Refusal::failed(object(name), cause, "see to the device, and restart the node"))
+            });
+            match unmade {
                 Ok(()) => {
                     tracing::warn!("pool '{name}' was half made when the node ended: what there was of it is gone")
                 }

@@ -49,6 +49,7 @@ mod stream_refusal;
 mod subsystems;
 mod target;
 mod tls_keys;
+mod told;
 mod transfers;
 mod vhost;
 pub mod view;
@@ -70,6 +71,7 @@ pub use refusal::{Refusal, RefusalKind};
 pub use reservations::{KeepReservation, ReservationDoor};
 pub use state::{AUDIT_LOG, Origin, State, StateView, Store, exposed};
 pub use subsystems::NewNamespace;
+pub use told::told;
 pub use transfers::Transfer;
 
 use crate::config::{Config, DeviceDef};

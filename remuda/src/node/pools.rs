@@ -14,6 +14,7 @@ use super::pool_written::{self, Before};
 use super::reactors::on_reactor_async;
 use super::refusal::{Refusal, RefusalKind};
 use super::state::Origin;
+use super::told::told;
 use super::{Node, OBJECTS_MAX};
 use crate::clock::seconds_now;
 use crate::config::forgetful::{KEEPS_NOTHING, forgotten, is_null, keeps_nothing};
@@ -203,7 +204,8 @@ impl Node {
         }
         self.state.scrubs.retain(|name, _| wanted.iter().any(|(def, _)| def.name == *name));
         for (def, origin) in wanted {
-            let live = self.open_pool(&def, origin == Origin::Config).await;
+            let opening = self.open_pool(&def, origin == Origin::Config);
+            let live = told(format!("opening pool '{}'", def.name), opening).await;
             if let Err(refusal) = &live {
                 tracing::error!("{refusal}");
             }
@@ -521,7 +523,7 @@ impl Node {
         self.open_device(device)?;
         let Some(user) = self.users_of_device(device).into_iter().next() else { return Ok(()) };
         let cause = format!("device '{device}' is already used by {user}");
-        Err(Refusal::conflict(object(&def.name), cause, format!("delete {user} first, or use another")))
+        Err(Refusal::conflict(object(&def.name), cause, format!("{}, or use another", Node::without_user(&user))))
     }
 
     /// Devices that are there, nobody else's, and two.
