@@ -9,14 +9,20 @@ pub struct ByteSize(pub u64);
 
 /// Why a size could not be read; the text says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadSize(String);
+pub struct BadSize {
+    text: String,
+    is_too_large: bool,
+}
 
 impl fmt::Display for BadSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = &self.text;
+        if self.is_too_large {
+            return write!(f, "'{text}' is too large a size: expected less than 16384 PiB");
+        }
         write!(
             f,
-            "'{}' is not a size: expected a number with an optional unit, such as 4096, 4k, 512MiB, 10GiB or 1TB",
-            self.0
+            "'{text}' is not a size: expected a number with an optional unit, such as 4096, 4k, 512MiB, 10GiB or 1TB"
         )
     }
 }
@@ -27,18 +33,19 @@ impl FromStr for ByteSize {
     type Err = BadSize;
 
     fn from_str(text: &str) -> Result<Self, BadSize> {
-        let bad = || BadSize(text.to_string());
+        let bad = || BadSize { text: text.to_string(), is_too_large: false };
+        let too_large = || BadSize { is_too_large: true, ..bad() };
         let trimmed = text.trim();
         let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(split);
         let scale = unit_scale(unit.trim()).ok_or_else(bad)?;
         if let Ok(whole) = number.parse::<u64>() {
-            return whole.checked_mul(scale).map(ByteSize).ok_or_else(bad);
+            return whole.checked_mul(scale).map(ByteSize).ok_or_else(too_large);
         }
         let value: f64 = number.parse().map_err(|_| bad())?;
         let bytes = value * scale as f64;
         if !(0.0..=u64::MAX as f64 / 2.0).contains(&bytes) {
-            return Err(bad());
+            return Err(too_large());
         }
         Ok(ByteSize(bytes as u64))
     }
@@ -52,11 +59,13 @@ fn unit_scale(unit: &str) -> Option<u64> {
         "g" | "gib" => 1 << 30,
         "t" | "tib" => 1 << 40,
         "p" | "pib" => 1 << 50,
+        "e" | "eib" => 1 << 60,
         "kb" => 1_000,
         "mb" => 1_000_000,
         "gb" => 1_000_000_000,
         "tb" => 1_000_000_000_000,
         "pb" => 1_000_000_000_000_000,
+        "eb" => 1_000_000_000_000_000_000,
         _ => return None,
     })
 }

@@ -100,6 +100,9 @@ impl FileDevice {
         if !matches!(options.block_size, 512 | 4096) {
             return refuse(format!("block size {} is neither 512 nor 4096", options.block_size));
         }
+        if options.create_bytes.is_some_and(|bytes| bytes < u64::from(options.block_size)) {
+            return refuse(format!("a size of {} bytes: expected a block at least", options.create_bytes.unwrap_or(0)));
+        }
         let mut options = options;
         let mut file = open_file(reactor, name, &options, options.lock, options.create_bytes)?;
         if file.info().direct && options.block_size < file.info().align {

@@ -166,7 +166,8 @@ fn with_examples(command: Command, path: &str) -> Command {
         });
         let page = PAGES.iter().find(|(of, _)| *of == path).map(|(_, page)| format!("More: remuda docs {page}"));
         command.mut_subcommand(name, |command| {
-            let command = with_examples(command, &path);
+            // What is no size hears so from whoever reads sizes.
+            let command = with_examples(command, &path).allow_negative_numbers(true);
             let declared = command.get_after_help().map(|text| reflowed(&text.to_string()));
             match declared.or(example).or(page) {
                 Some(text) => command.after_help(text),

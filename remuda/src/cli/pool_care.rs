@@ -126,7 +126,7 @@ pub fn check(context: &Context, args: &CheckArgs) -> Result<(), Failure> {
     if context.json {
         output::print_json(&serde_json::to_value(&report).expect("a report serialises"));
     } else {
-        output::print_line(&check_text(&report, args.repair));
+        output::print_line(&check_text(&report, args));
     }
     match report.verdict {
         Verdict::Clean => Ok(()),
@@ -195,7 +195,8 @@ fn finding_lines(findings: &[FindingView]) -> Vec<String> {
     lines
 }
 
-fn check_text(report: &CheckView, repair: bool) -> String {
+fn check_text(report: &CheckView, args: &CheckArgs) -> String {
+    let repair = args.repair;
     let count = |key: &str| output::count(report.counts[key].as_u64().unwrap_or(0));
     let mut lines = finding_lines(&report.findings);
     if report.findings_left_off > 0 {
@@ -228,6 +229,7 @@ fn check_text(report: &CheckView, repair: bool) -> String {
         ));
     }
     lines.push(match report.verdict {
+        Verdict::Clean if !args.data => format!("{name} is clean, as far as was read: --data reads the data, too"),
         Verdict::Clean => format!("{name} is clean"),
         Verdict::Repaired => format!("{name} was repaired"),
         Verdict::Degraded => format!("{name} is whole, and a device below it is degraded: see above"),

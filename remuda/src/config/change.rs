@@ -1,6 +1,6 @@
 //! Changes of a device while it is in use: which keys can be changed, and how they are read.
 
-use super::device::{DeviceDef, DeviceParams, KINDS, keys_of, read_paths};
+use super::device::{BANDWIDTH_MIN, DeviceDef, DeviceParams, KINDS, TOO_NARROW, keys_of, read_paths};
 use super::diagnostic::Problems;
 use super::section::{Form, Key, Section};
 use super::value::{Data, Table};
@@ -92,8 +92,8 @@ impl Changes<'_> {
                 self.put("iops", value, None, iops);
                 let value = self.section.size("bandwidth").map(|bandwidth| Some(bandwidth.value));
                 self.put("bandwidth", value, None, bandwidth);
-                if *bandwidth == Some(0) {
-                    self.section.wrong(None, "bandwidth", "nothing would go through", Some("use 'off'".to_string()));
+                if bandwidth.is_some_and(|bandwidth| bandwidth < BANDWIDTH_MIN) {
+                    self.section.wrong(None, "bandwidth", TOO_NARROW, Some("for no limit: 'off'".to_string()));
                 }
             }
             DeviceParams::Mirror { resync_rate, .. } => {

@@ -5,6 +5,11 @@ use super::section::{Form, Key, Section, key};
 use super::value::{Located, Span, Table};
 use serde::{Deserialize, Serialize};
 
+/// Least bandwidth of a device that is limited.
+pub(super) const BANDWIDTH_MIN: u64 = 4096;
+/// A bandwidth below that.
+pub(super) const TOO_NARROW: &str = "it must be at least 4 KiB: with less, not a block goes through in a second";
+
 /// How long a remote target may be away unless told otherwise.
 pub const LOSS_TIMEOUT_NS: u64 = 600_000_000_000;
 const BLOCK_SIZE: Form = Form::Size;
@@ -163,7 +168,7 @@ const ENCRYPT: &[Key] = &[
 const RATE_LIMIT: &[Key] = &[
     key("device", Form::Text, "required", "The device below."),
     key("iops", Form::Count(1, u64::MAX), "no limit", "Most operations per second."),
-    key("bandwidth", Form::Size, "no limit", "Most bytes per second."),
+    key("bandwidth", Form::Size, "no limit", "Most bytes per second, 4 KiB or more."),
 ];
 const ZONED: &[Key] = &[
     key("device", Form::Text, "required", "The device below."),
@@ -587,10 +592,14 @@ fn read_params(section: &mut Section<'_>, kind: &str, name: Located<String>) -> 
         "rate-limit" => {
             let device = need_child(section, &mut children)?;
             let iops = section.count("iops").map(|iops| iops.value);
-            let bandwidth = section.size("bandwidth").map(|bandwidth| bandwidth.value);
+            let bandwidth = section.size("bandwidth");
             if iops.is_none() && bandwidth.is_none() {
                 section.wrong(None, "iops", "a rate limit needs 'iops' or 'bandwidth'", None);
             }
+            if let Some(bandwidth) = bandwidth.as_ref().filter(|bandwidth| bandwidth.value < BANDWIDTH_MIN) {
+                section.wrong(bandwidth.span.clone(), "bandwidth", TOO_NARROW, None);
+            }
+            let bandwidth = bandwidth.map(|bandwidth| bandwidth.value);
             DeviceParams::RateLimit { device, iops, bandwidth }
         }
         "zoned" => {

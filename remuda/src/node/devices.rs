@@ -204,6 +204,12 @@ impl Node {
         above.chain(pool).chain(volumes.map(|(volume, _)| format!("volume '{volume}'"))).collect()
     }
 
+    /// What to do with a user of a device that somebody else is to have.
+    pub(super) fn without_user(user: &str) -> String {
+        let verb = if user.starts_with("pool ") { "destroy" } else { "delete" };
+        format!("{verb} {user} first")
+    }
+
     pub(super) fn extents_on(&self, device: &str) -> Vec<Extent> {
         let volumes = self.state.volumes.values().filter(|volume| volume.device == device);
         volumes.map(|volume| Extent { start: volume.offset, len: volume.size }).collect()
@@ -288,7 +294,7 @@ impl Node {
         }
         for child in def.children() {
             if let Some(user) = self.users_of_device(child).first() {
-                let next = format!("delete {user} first, or use another device");
+                let next = format!("{}, or use another device", Node::without_user(user));
                 return Err(Refusal::conflict(object, format!("device '{child}' is already used by {user}"), next));
             }
         }

@@ -325,7 +325,11 @@ impl Node {
                 self.open_device(device)?;
                 if let Some(user) = self.users_of_device(device).first() {
                     let cause = format!("device '{device}' is already used by {user}");
-                    return Err(Refusal::conflict(object(name), cause, format!("delete {user} first, or use another")));
+                    return Err(Refusal::conflict(
+                        object(name),
+                        cause,
+                        format!("{}, or use another", Node::without_user(user)),
+                    ));
                 }
             }
             def.log = log;

@@ -584,8 +584,8 @@ impl PoolNumbers {
         if self.total.lost_blocks + self.total.corrupt_blocks > 0 {
             let (lost, corrupt) = (self.total.lost_blocks, self.total.corrupt_blocks);
             problems.push(format!(
-                "{lost} blocks lost, {corrupt} reads of blocks failed their checksum: 'remuda pool scrub {}' lists them; restore them from \
-                 elsewhere",
+                "since it was opened, {lost} blocks were lost, {corrupt} reads of blocks failed their checksum: 'remuda pool \
+                 scrub {}' lists them; restore them from elsewhere",
                 def.name
             ));
         }

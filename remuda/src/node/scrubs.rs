@@ -188,6 +188,8 @@ impl Node {
                     "its scrub does not go on: the pool was opened, or changed, elsewhere since"
                 );
             }
+            // Of a copy put back the opening of this number may still come.
+            self.distrust_scrub(name);
             return;
         }
         let pool = open.pool.clone();

@@ -201,7 +201,10 @@ impl Node {
             return Err(Refusal::invalid("snapshot", "none is named", "name it 'volume@snapshot'"));
         };
         let pool = self.pool_of_snapshot(first)?;
-        for name in names {
+        for (at, name) in names.iter().enumerate() {
+            if names[..at].contains(name) {
+                return Err(Refusal::invalid(format!("snapshot '{name}'"), "it is named twice", "name it once"));
+            }
             let other = self.pool_of_snapshot(name)?;
             if other != pool {
                 let cause = format!("'{first}' is in pool '{pool}' and '{name}' in pool '{other}'");
