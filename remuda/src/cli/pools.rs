@@ -52,10 +52,12 @@ pub struct CreateArgs {
     /// Shaped: percent of the capacity that volumes do not get [default: 15]
     #[arg(long, value_name = "PERCENT")]
     overprovision: Option<u8>,
-    /// Shaped: writes are multiples of this, best the drive's indirection unit [default: 64KiB]
+    /// Shaped: writes are multiples of this, a power of two or over parity a multiple of its rows, best the drive's indirection unit
+    /// [default: 64KiB]
     #[arg(long, value_name = "SIZE")]
     write_unit: Option<String>,
-    /// Shaped: bytes that are written and collected as one [default: by size]
+    /// Shaped: bytes that are written and collected as one, a power of two or over parity a multiple of the write unit [default: by
+    /// size]
     #[arg(long, value_name = "SIZE")]
     band: Option<String>,
     /// Shaped: keep room on the log device for growing to a capacity device of this size [default: twice the capacity,

@@ -40,9 +40,15 @@ const WRITE_UNIT: Key = key(
     "write_unit",
     Form::Size,
     "64KiB",
-    "Shaped: the capacity device is written in multiples of this; best the drive's indirection unit.",
+    "Shaped: the capacity device is written in multiples of this, a power of two up to 1 MiB, over parity a multiple of its rows; best \
+     the drive's indirection unit.",
 );
-const BAND: Key = key("band", Form::Size, "by size", "Shaped: bytes that are written and collected as one.");
+const BAND: Key = key(
+    "band",
+    Form::Size,
+    "by size",
+    "Shaped: bytes that are written and collected as one, a power of two from 4 MiB to 1 GiB, over parity a multiple of the write unit.",
+);
 const GROW_TO: Key = key(
     "grow_to",
     Form::Size,

@@ -33,6 +33,7 @@ use reactor::Reactor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use tables::cause_of;
 
 const RESTORE: &str = "restore the device from a backup";
 
@@ -139,7 +140,7 @@ impl Checker {
         self.report.counts.catalogs += copies.iter().filter(|copy| copy.is_ok()).count() as u64;
         let Some(best) = best else {
             for copy in copies {
-                let cause = copy.err().map(|error| error.to_string()).unwrap_or_default();
+                let cause = copy.err().map(|error| cause_of(&error)).unwrap_or_default();
                 self.report.error(Object::Catalog, "both copies", cause, RESTORE);
             }
             return;
@@ -149,7 +150,7 @@ impl Checker {
             let (severity, meaning) = match image {
                 Ok(image) if image.generation == best.generation => continue,
                 Ok(_) => (Severity::Note, "it is older than the other copy, as a crash leaves it".to_string()),
-                Err(error) => (Severity::Warning, format!("{error}; the other copy is valid")),
+                Err(error) => (Severity::Warning, format!("{}; the other copy is valid", cause_of(error))),
             };
             let finding = Finding::new(severity, Object::Catalog, format!("block {block}"), meaning, "repair it");
             let bytes = best.encode(superblock.pool);

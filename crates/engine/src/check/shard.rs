@@ -113,7 +113,7 @@ impl Checker {
         let object = Object::Root { shard };
         let Some(best) = best else {
             for (_, root) in copies {
-                let cause = root.err().map(|error| error.to_string()).unwrap_or_default();
+                let cause = root.err().map(|error| cause_of(&error)).unwrap_or_default();
                 self.report.error(object, "both copies", format!("{cause}; the shard does not open"), RESTORE);
             }
             return None;
@@ -123,7 +123,7 @@ impl Checker {
             let (severity, meaning) = match root {
                 Ok(root) if root.generation == best.generation => continue,
                 Ok(_) => (Severity::Note, "it is older than the other copy, as a crash leaves it".to_string()),
-                Err(error) => (Severity::Warning, format!("{error}; the other copy is valid")),
+                Err(error) => (Severity::Warning, format!("{}; the other copy is valid", cause_of(&error))),
             };
             let place = format!("block {}", superblock.root_copy(shard, copy));
             stale.push((copy, Finding::new(severity, object, place, meaning, "repair it, or open the pool")));

@@ -210,7 +210,7 @@ impl Checker {
     }
 }
 
-/// What is wrong with a table page, in words that go on with its other copy.
+/// What is wrong with a copy of something, in words that go on with the other one.
 pub(super) fn cause_of(error: &MetaError) -> String {
     match error {
         MetaError::Damaged { reason, .. } => reason.to_string(),

@@ -14,6 +14,7 @@ use crate::pool::PoolShared;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use reactor::sync::Notify;
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
@@ -38,6 +39,15 @@ pub struct BadRun {
     pub lost: bool,
     /// The one that has these blocks, where the volume only shows them.
     pub of: Option<u32>,
+}
+
+impl BadRun {
+    /// Whether both are one.
+    fn goes_on_with(&self, next: &BadRun) -> bool {
+        let are_alike = (self.volume, self.lost, self.of) == (next.volume, next.lost, next.of);
+        let blocks = self.blocks.checked_add(next.blocks);
+        are_alike && blocks.is_some() && self.first + self.blocks as u64 == next.first
+    }
 }
 
 /// How far a scrub of a shard is, and what it has found. Who keeps it can have it [taken up](crate::Pool::adopt_scrub) later.
@@ -304,18 +314,8 @@ impl Shard {
         };
         let shown = self.shown_by(volume, vextent, run.clone()).await;
         let shown = shown.iter().map(|(above, part)| bad(*above, part, Some(volume)));
-        let list = &mut self.scrub.status.borrow_mut().bad;
-        if shown.len() == 0
-            && let Some(last) = list.last_mut()
-            && (last.volume, last.lost, last.of) == (volume, lost, None)
-            && last.first + last.blocks as u64 == base + run.start as u64
-            && let Some(blocks) = last.blocks.checked_add(run.len() as u32)
-        {
-            last.blocks = blocks;
-            return;
-        }
-        let room = SCRUB_FINDINGS_MAX.saturating_sub(list.len());
-        list.extend(std::iter::once(bad(volume, &run, None)).chain(shown).take(room));
+        let found: SmallVec<[BadRun; 4]> = std::iter::once(bad(volume, &run, None)).chain(shown).collect();
+        list_found(&mut self.scrub.status.borrow_mut().bad, &found);
     }
 
     /// Whether it has been stopped.
@@ -331,5 +331,38 @@ impl Shard {
             return self.reactor.yield_now().await;
         }
         let _ = self.reactor.timeout(ns, scrub.changed.wait_until(|| scrub.cancelled.get())).await;
+    }
+}
+
+/// Lists a run, and those that show it; where they go on what was listed last, that becomes longer.
+fn list_found(list: &mut Vec<BadRun>, found: &[BadRun]) {
+    if let Some(at) = list.len().checked_sub(found.len())
+        && list[at..].iter().zip(found).all(|(last, next)| last.goes_on_with(next))
+    {
+        list[at..].iter_mut().zip(found).for_each(|(last, next)| last.blocks += next.blocks);
+        return;
+    }
+    let room = SCRUB_FINDINGS_MAX.saturating_sub(list.len());
+    list.extend(found.iter().take(room));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_follow_one_another_are_one_with_those_that_show_them() {
+        let run = |volume, first, of| BadRun { volume, first, blocks: 32, lost: false, of };
+        let shown = |first| [run(7, first, None), run(9, first, Some(7))];
+        let mut list = Vec::new();
+        [0, 32, 64].into_iter().for_each(|first| list_found(&mut list, &shown(first)));
+        assert_eq!(list, shown(0).map(|run| BadRun { blocks: 96, ..run }));
+        // Not where a gap is, nor where somebody else shows it.
+        list_found(&mut list, &shown(128));
+        list_found(&mut list, &[run(7, 160, None), run(8, 160, Some(7))]);
+        list_found(&mut list, &[run(7, 192, None)]);
+        assert_eq!(list.len(), 7);
+        list_found(&mut list, &[run(7, 224, None)]);
+        assert_eq!((list.len(), list[6].blocks), (7, 64));
     }
 }
