@@ -27,7 +27,7 @@ pub struct Options {
 
 /// What continuous integration affords.
 pub fn run_bounded() -> Result<()> {
-    run(&Options { targets: Vec::new(), seconds: 20, runs: 0 })
+    run(&Options { targets: Vec::new(), seconds: 15, runs: 0 })
 }
 
 /// What cargo-fuzz passes: coverage for libFuzzer, the address sanitizer, assertions and overflow checks.

@@ -29,7 +29,7 @@ pub struct Options {
 /// What continuous integration affords: the same seeds everywhere, fewer of them on a slow machine, so that it tells what a
 /// change has broken; unknown seeds are for `--long`. Batches grow, so that a quick failure is quick and the processes few.
 const BOUNDED_SEEDS: u64 = 2_000;
-const BOUNDED_TIME: Duration = Duration::from_secs(110);
+const BOUNDED_TIME: Duration = Duration::from_secs(80);
 const BATCH_SEEDS: Range<u64> = 10..100;
 /// The scenarios that count crash points, how many there have to be of each, and by when.
 const POINTS_SCENARIOS: [(&str, u64); 6] = [

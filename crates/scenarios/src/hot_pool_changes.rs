@@ -42,7 +42,7 @@ use std::sync::Arc;
 const GROWTHS_MAX: u64 = 3;
 const EXTENT_BYTES: u64 = 4 << 20;
 /// What a shard of a shaped pool grows by at a time, at most, in bytes of so many extents.
-const SHAPED_GROWTH_EXTENTS_MAX: u64 = 5;
+const SHAPED_GROWTH_EXTENTS_MAX: u64 = 7;
 /// Between two looks at what was written, and how many there are until upkeep must have come to rest.
 const REST_NS: u64 = SECOND_NS / 10;
 const RESTS_MAX: usize = 50;
@@ -219,8 +219,8 @@ impl Stage {
             let info = capacity.info();
             let bytes = match self.plan.bands {
                 None => rng.between(1, 2) * EXTENT_BYTES + (2 << 20),
-                // Over-provisioning, headers and the unit of writes take their part.
-                Some(_) => rng.between(3, SHAPED_GROWTH_EXTENTS_MAX) * EXTENT_BYTES,
+                // Over-provisioning, headers and the unit of writes take their part: three quarters of bands of two units.
+                Some(_) => rng.between(5, SHAPED_GROWTH_EXTENTS_MAX) * EXTENT_BYTES,
             };
             let bytes = info.bytes() + self.plan.shards as u64 * bytes;
             let resized = capacity.resize(reactor, bytes / info.block_size as u64).await;
