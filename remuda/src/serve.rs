@@ -14,7 +14,7 @@ use crate::open_files;
 use crate::rpc::audit::Audit;
 use crate::rpc::methods::{self, Surroundings};
 use crate::rpc::server::{Request, Socket, SocketError};
-use crate::under_way::{self, Ended, Others};
+use crate::under_way::{self, Others};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -238,16 +238,10 @@ async fn run(
                         stop: &mut stop,
                     };
                     let ended = under_way::carry_out(&under_way::words(method.name, params), call, others).await;
-                    let (answer, stopped) = match ended {
-                        Ended::With(answer) => (Some(answer), None),
-                        Ended::Stopped(answer, cause) => (answer, Some(cause)),
-                    };
-                    if let Some(answer) = answer {
-                        audit.record(request.peer, method, params, &answer, SystemTime::now());
-                        node.audit_problem = audit.problem();
-                        let _ = request.reply.send(answer);
-                    }
-                    if let Some(cause) = stopped {
+                    audit.record(request.peer, method, params, &ended.answer, SystemTime::now());
+                    node.audit_problem = audit.problem();
+                    let _ = request.reply.send(ended.answer);
+                    if let Some(cause) = ended.stop {
                         break cause;
                     }
                 }

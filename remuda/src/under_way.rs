@@ -2,7 +2,7 @@
 //! answer, whoever asks for something else hears so instead of waiting in vain, the log says what is under way, and a signal
 //! still ends the node.
 
-use crate::node::{Refusal, told};
+use crate::node::{Refusal, RefusalKind, told};
 use crate::rpc::server::Request;
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -39,17 +39,17 @@ pub struct Others<'a, S> {
 }
 
 /// How a call has ended.
-pub enum Ended<T> {
-    /// With its answer.
-    With(T),
-    /// The node was to stop, for this cause: with the answer, if it came in time.
-    Stopped(Option<T>, &'static str),
+pub struct Ended<T> {
+    /// A refusal where the node stops without it.
+    pub answer: Result<T, Refusal>,
+    /// Why the node is to stop, if it is.
+    pub stop: Option<&'static str>,
 }
 
 /// Waits for a call, and hears others meanwhile.
 pub async fn carry_out<T, S: Future<Output = ()>>(
     what: &str,
-    call: impl Future<Output = T>,
+    call: impl Future<Output = Result<T, Refusal>>,
     others: Others<'_, S>,
 ) -> Ended<T> {
     let Others { mut serve, requests, waiting, stop } = others;
@@ -62,15 +62,12 @@ pub async fn carry_out<T, S: Future<Output = ()>>(
         let deadline = stopped.map(|(_, at)| at + GRACE);
         tokio::select! {
             biased;
-            answer = &mut call => return match stopped {
-                Some((cause, _)) => Ended::Stopped(Some(answer), cause),
-                None => Ended::With(answer),
-            },
+            answer = &mut call => return Ended { answer, stop: stopped.map(|(cause, _)| cause) },
             cause = stop.recv(), if stopped.is_none() => stopped = Some((cause.unwrap_or("a signal"), Instant::now())),
             () = sleep_until(deadline.unwrap_or(begun)), if deadline.is_some() => {
                 let (cause, _) = stopped.expect("there is a deadline");
                 tracing::error!("{what} does not end: the node stops without it");
-                return Ended::Stopped(None, cause);
+                return Ended { answer: Err(given_up(what, cause)), stop: Some(cause) };
             }
             () = &mut serve, if stopped.is_none() => stopped = Some(("the RPC socket closed", Instant::now())),
             request = requests.recv(), if waiting.len() < requests.max_capacity() && stopped.is_none() => {
@@ -93,6 +90,11 @@ fn refuse(request: Request, what: &str, elapsed: Duration) {
     let next = "the node does one thing at a time: try again later, or end it with SIGTERM where the device does not come back; hosts are \
                 served meanwhile";
     let _ = request.reply.send(Err(Refusal::conflict("the node", cause, next)));
+}
+
+fn given_up(what: &str, cause: &str) -> Refusal {
+    let why = format!("it stops ({cause}), and {what} waits for a device that does not answer");
+    Refusal::new(RefusalKind::Stopping, "the node", why, "start it again and look what was done, or ask again then")
 }
 
 #[cfg(test)]
@@ -131,8 +133,11 @@ mod tests {
         let mut serve = pin!(std::future::pending::<()>());
         let others = Others { serve: serve.as_mut(), requests: &mut requests, waiting: &mut waiting, stop: &mut stop };
         let what = words("pool.create", Some(&json!({ "name": "warm" })));
-        let (ended, ()) = tokio::join!(carry_out(&what, std::future::pending::<u32>(), others), play);
-        assert!(matches!(ended, Ended::Stopped(None, "SIGTERM")));
+        let call = std::future::pending::<Result<u32, Refusal>>();
+        let (ended, ()) = tokio::join!(carry_out(&what, call, others), play);
+        assert_eq!(ended.stop, Some("SIGTERM"));
+        let refusal = ended.answer.unwrap_err().to_string();
+        assert!(refusal.contains("stops (SIGTERM)") && refusal.contains("'pool.create' of 'warm'"), "{refusal}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -146,9 +151,10 @@ mod tests {
         let others = Others { serve: serve.as_mut(), requests: &mut requests, waiting: &mut waiting, stop: &mut stop };
         let call = async {
             tokio::time::sleep(PATIENCE / 2).await;
-            7
+            Ok(7)
         };
-        assert!(matches!(carry_out("a call", call, others).await, Ended::With(7)));
+        let ended = carry_out("a call", call, others).await;
+        assert_eq!((ended.answer.unwrap(), ended.stop), (7, None));
         assert_eq!(waiting.len(), 1);
     }
 }

@@ -1,5 +1,9 @@
 # Functions for the jobs that run inside the guest (busybox sh). Sourced by /init before the job.
 
+# The kernel's NVMe/TCP host sends without MSG_NOSIGNAL in the context of whoever submits: a program that does I/O at the moment a
+# connection breaks gets SIGPIPE, and dies of it unless it ignores that signal.
+trap '' PIPE
+
 up() { cut -d' ' -f1 /proc/uptime; }
 
 # --- steps: a job is a list of steps, and fails when one of them did ------------------------------
