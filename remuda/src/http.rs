@@ -369,7 +369,12 @@ fn render_mirrors(out: &mut String, devices: &[Gauge]) {
     ];
     const LEGS: [Series<LegView>; 3] = [
         ("remuda_mirror_leg_in_sync", "gauge", "1 if a leg has all data.", |leg| (leg.state == "in sync") as u64),
-        ("remuda_mirror_leg_read_errors_total", "counter", "Reads that failed on a leg.", |leg| leg.read_errors),
+        (
+            "remuda_mirror_leg_read_errors_total",
+            "counter",
+            "Reads that failed on a leg, or that a pool found wrong.",
+            |leg| leg.read_errors,
+        ),
         ("remuda_mirror_leg_repairs_total", "counter", "Times a leg was repaired from another.", |leg| leg.repairs),
     ];
     let mirrors = || devices.iter().filter_map(|device| Some((&device.name, device.mirror.as_ref()?)));
@@ -409,9 +414,12 @@ fn render_parities(out: &mut String, devices: &[Gauge]) {
         ("remuda_parity_member_in_sync", "gauge", "1 if a member has all its data.", |member| {
             (member.state == "in sync") as u64
         }),
-        ("remuda_parity_member_read_errors_total", "counter", "Reads that failed on a member.", |member| {
-            member.read_errors
-        }),
+        (
+            "remuda_parity_member_read_errors_total",
+            "counter",
+            "Reads that failed on a member, or that a pool found wrong.",
+            |member| member.read_errors,
+        ),
         ("remuda_parity_member_repairs_total", "counter", "Times a member was repaired from the others.", |member| {
             member.repairs
         }),

@@ -323,6 +323,12 @@ pub trait BlockDevice: Send + Sync {
     fn seeks(&self) -> bool {
         self.children().iter().any(|child| child.seeks())
     }
+    /// Whoever can tell wrong bytes from right ones has found wrong ones in this version of a block, and has put them right: that is
+    /// counted against the device that they came from, where it is one among several, and its name returned.
+    fn note_wrong(&self, lba: u64, version: u8) -> Option<String> {
+        let (child, below, _) = self.place(lba)?;
+        self.children().get(child)?.note_wrong(below, version)
+    }
     /// What counts its reads, if anything does.
     fn read_gauge(&self) -> Option<Arc<dyn ReadGauge>> {
         None

@@ -203,7 +203,9 @@ fn os_error(device: &str, action: &'static str, path: &str, errno: Errno) -> Dev
     let hint = match errno {
         Errno::ENOENT => "; check the path, or give a size to create a regular file",
         Errno::EACCES => "; make it readable and writable for this user",
-        Errno::EBUSY | Errno::EAGAIN => "; another process has it open and locked",
+        Errno::EBUSY | Errno::EAGAIN => {
+            "; it is open and locked: by another process, or by another device here that is the same file by another name"
+        }
         Errno::ENOSPC => "; free space on its file system",
         _ => "",
     };

@@ -649,6 +649,10 @@ fn each_version_is_what_one_leg_in_sync_has_and_linear_and_stripe_pass_it_on() {
                 assert_eq!(read_version(&inner, device, lba, version).await, Some(byte), "version {version}");
             }
         }
+        // Whoever finds that out is told whose it is, and that leg counts it.
+        assert_eq!((window.note_wrong(2, 2), window.note_wrong(2, 0)), (Some("leg 'b'".to_string()), None));
+        let counted = mirror.status().legs.iter().map(|leg| (leg.read_errors, leg.repairs)).collect::<Vec<_>>();
+        assert_eq!(counted, [(0, 0), (1, 1)]);
         let channel = mirror.open_channel(&inner).unwrap();
         let verify = |lba| channel.submit(Io::new(Op::Verify, Lba(lba), 4));
         assert_eq!((verify(0).await.status, verify(5).await.status), (Status::Ok, Status::Corrupt));

@@ -733,6 +733,12 @@ fn a_version_is_computed_from_the_others_and_a_verify_finds_what_disagrees() {
             assert_eq!(read_version(&parity, &inner, lba, 2).await, Err(Status::Unsupported));
             assert_eq!(read_version(&parity, &inner, lba, 4).await, Err(Status::Invalid));
         }
+        // What is wrong there is held against that member; what was computed, against nobody.
+        let blamed =
+            [(3, 0), (3, 2), (head + 1, 0), (head + 1, 1)].map(|(lba, version)| parity.note_wrong(lba, version));
+        assert_eq!(blamed.map(|name| name.is_some()), [true, true, true, false]);
+        assert_eq!(parity.members().iter().map(|member| member.read_errors).sum::<u64>(), 3);
+        assert_eq!(parity.members()[2].repairs, 1);
         // The second block of the head and of the first row rot on the member that has them first.
         let at = (8192 / 4096) + head;
         for (member, lba) in [(0, 2 + 3), (0, at + 1)] {

@@ -19,6 +19,7 @@ mod log_device;
 pub mod measure;
 mod meta;
 mod meter;
+mod names;
 mod pool;
 mod rebuild;
 mod remains;

@@ -186,7 +186,10 @@ impl Sources {
         Sources((0..count).map(|index| [Buf::from_vec(vec![index as u8 | 1; bytes])].into_iter().collect()).collect())
     }
 
+    /// One of them. Its bytes may be in no cache, but where they are is: whoever writes has just said so.
     fn next(&self, rng: &mut Rng) -> &SgList {
-        &self.0[rng.below(self.0.len() as u64) as usize]
+        let source = &self.0[rng.below(self.0.len() as u64) as usize];
+        std::hint::black_box(source.iter().map(|buf| buf.as_slice().as_ptr()).max());
+        source
     }
 }

@@ -14,6 +14,7 @@ use crate::log_device::LogDevice;
 use crate::meta::media::Media;
 use crate::meta::{self, Catalog, CatalogStore, Damage, DirtyJournal, Edit, Meta};
 use crate::meter::Metered;
+use crate::names::Names;
 use crate::shard::{Defect, ExtentOwner, Hurry, Shard, ShardParts, ShardRecovery, ShardTuning};
 use crate::together::Together;
 use crate::units::{BLOCK_BYTES, Below, LogTail};
@@ -127,6 +128,8 @@ pub(crate) struct PoolShared {
     log_durable: bool,
     /// See [`Pool::epoch`].
     epoch: u32,
+    /// What its layers are called.
+    names: Arc<Names>,
     /// Of those who wait until what was deleted is gone.
     hurry: Hurry,
     /// What tests of the tests break on purpose.
@@ -314,7 +317,8 @@ async fn open_shard(
         first_log_block,
         capacity: devices.capacity.open_channel(reactor)?,
         capacity_info: devices.capacity.info(),
-        capacity_name: devices.capacity.name().into(),
+        capacity_device: devices.capacity.clone(),
+        names: shared.names.clone(),
         log_name: devices.log.name().into(),
         disks: devices.capacity.seeks().then(|| Disks::below(&devices.capacity)),
         for_shadow: superblock.shadowed.then(|| devices.capacity.open_channel(reactor)).transpose()?,
@@ -549,6 +553,7 @@ impl Pool {
             homes: (0..superblock.shards as usize).map(|shard| reactors[shard % reactors.len()]).collect(),
             log_durable: log.durable,
             epoch,
+            names: Arc::default(),
             hurry: Hurry::default(),
             defect,
         });
@@ -558,7 +563,7 @@ impl Pool {
             capacity_blocks: AtomicU64::new(superblock.capacity_blocks),
             log: devices.log.clone(),
             log_blocks: AtomicU64::new(superblock.log_blocks),
-            volumes: Mutex::default(),
+            volumes: Mutex::new(Volumes::told_to(shared.names.clone())),
             layout: PoolLayout::of(&superblock, &info),
             shared: shared.clone(),
         };

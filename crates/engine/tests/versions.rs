@@ -16,6 +16,7 @@ const BLOCKS: u8 = 24;
 struct Stack {
     reactor: Rc<Reactor>,
     below: Vec<Arc<dyn BlockDevice>>,
+    mirror: Option<Arc<MirrorDevice>>,
     devices: PoolDevices,
 }
 
@@ -23,15 +24,15 @@ impl Stack {
     fn new(reactor: &Rc<Reactor>, below: Vec<Arc<dyn BlockDevice>>, capacity: Arc<dyn BlockDevice>) -> Stack {
         let block_size = capacity.info().block_size;
         let devices = PoolDevices { log: LogDevice::Block(mem("log", block_size, 8 << 20)), capacity };
-        Stack { reactor: reactor.clone(), below, devices }
+        Stack { reactor: reactor.clone(), below, mirror: None, devices }
     }
 
     async fn mirror(reactor: &Rc<Reactor>, block_size: u32) -> Stack {
         let legs: Vec<_> = (0..2).map(|leg| mem(&format!("leg {leg}"), block_size, 96 << 20)).collect();
         let options = MirrorOptions { create: true, assume_clean: true, ..MirrorOptions::default() };
         let found = legs.iter().cloned().map(Some).collect();
-        let mirror = MirrorDevice::open(reactor, "both", found, &options).await.unwrap();
-        Stack::new(reactor, legs, Arc::new(mirror))
+        let mirror = Arc::new(MirrorDevice::open(reactor, "both", found, &options).await.unwrap());
+        Stack { mirror: Some(mirror.clone()), ..Stack::new(reactor, legs, mirror) }
     }
 
     async fn parity(reactor: &Rc<Reactor>) -> Stack {
@@ -226,6 +227,9 @@ fn a_scrub_heals_what_nobody_reads() {
                 let scrub = stack.scrub(&pool).await;
                 assert_eq!((scrub.healed_blocks, scrub.corrupt_blocks, scrub.bad.len()), (2, 0, 0));
                 stack.expect_healed(&pool, 2).await;
+                // Whose they were is known: which drive is to be replaced.
+                let legs = stack.mirror.as_ref().unwrap().status().legs;
+                assert_eq!(legs.iter().map(|leg| (leg.read_errors, leg.repairs)).collect::<Vec<_>>(), [(1, 1); 2]);
                 stack.expect_whole(pool).await;
             },
         );
@@ -434,7 +438,7 @@ fn a_pool_opens_and_replays_its_log_with_either_leg_alone_right() {
                 let below = log.below.into_iter().chain(capacity.below).collect();
                 let devices =
                     PoolDevices { log: LogDevice::Block(log.devices.capacity), capacity: capacity.devices.capacity };
-                Stack { reactor, below, devices }
+                Stack { reactor, below, mirror: None, devices }
             },
             move |stack| async move {
                 let (pool, volume) = stack.filled(is_shaped).await;

@@ -254,7 +254,7 @@ pub struct LegView {
     pub device: String,
     /// `in sync`, `copying` or `rebuilding`, `failed` or `absent`.
     pub state: String,
-    /// Reads that failed on it.
+    /// Reads that failed on it, or that a pool above it found wrong.
     pub read_errors: u64,
     /// Operations repaired by writing back what the others had.
     pub repairs: u64,

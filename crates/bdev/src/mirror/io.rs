@@ -15,6 +15,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
+impl Shared {
+    /// See [`BlockDevice::note_wrong`](crate::BlockDevice::note_wrong): nobody, where any leg may have answered.
+    pub(super) fn note_wrong(&self, version: u8) -> Option<String> {
+        let leg = self.in_sync().get((version as usize).checked_sub(1)?).copied()?;
+        self.legs[leg].read_errors.fetch_add(1, Relaxed);
+        self.legs[leg].repairs.fetch_add(1, Relaxed);
+        Some(self.leg_name(leg))
+    }
+}
+
 /// How blocks are made equal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copying {

@@ -93,7 +93,7 @@ pub struct LegStatus {
     pub name: Option<String>,
     /// Its state.
     pub state: LegState,
-    /// Reads that failed on it.
+    /// Reads that failed on it, or that a pool above it found wrong.
     pub read_errors: u64,
     /// Operations repaired by writing back what another leg had.
     pub repairs: u64,
@@ -869,6 +869,10 @@ impl BlockDevice for MirrorDevice {
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         self.shared.devices()
+    }
+
+    fn note_wrong(&self, _lba: u64, version: u8) -> Option<String> {
+        self.shared.note_wrong(version)
     }
 
     /// Grows it, and its legs where they are too small for that.

@@ -74,7 +74,7 @@ pub struct MemberStatus {
     pub state: MemberState,
     /// Why it lacks data, if it is that it holds what was there at an earlier time.
     pub older: Option<OlderCopy>,
-    /// Reads that failed on it.
+    /// Reads that failed on it, or that a pool above it found wrong.
     pub read_errors: u64,
     /// Times that blocks of it were rewritten from the others.
     pub repairs: u64,
@@ -367,6 +367,10 @@ impl BlockDevice for ParityDevice {
 
     fn children(&self) -> Vec<Arc<dyn BlockDevice>> {
         self.shared.devices()
+    }
+
+    fn note_wrong(&self, lba: u64, version: u8) -> Option<String> {
+        self.shared.note_wrong(lba, version)
     }
 
     /// Grows it, to whole rows of at most this size, and its members where they are too small for that.

@@ -1,14 +1,32 @@
 //! Other versions of what the device has, for whoever can tell wrong bytes from right ones: behind the head version 1 is what
 //! the other members of a row say, in the head version `k` is what the `k`-th member in sync has, from 0.
 
-use super::COPY_BYTES;
 use super::io::Piece;
 use super::links::Inner;
+use super::{COPY_BYTES, Shared};
 use crate::io::{Done, Io, Lba, Status};
 use crate::range_lock::RangeGuard;
 use crate::steps;
 use reactor::SgList;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Shared {
+    /// See [`BlockDevice::note_wrong`](crate::BlockDevice::note_wrong): nobody, where it was computed.
+    pub(super) fn note_wrong(&self, lba: u64, version: u8) -> Option<String> {
+        let geometry = self.geometry();
+        let member = match lba.checked_sub(geometry.head) {
+            None => self.in_sync().get(version as usize).copied()?,
+            Some(_) => {
+                let place = geometry.place(lba);
+                (version == 0 && self.has(place.member, place.row)).then_some(place.member)?
+            }
+        };
+        self.members[member].read_errors.fetch_add(1, Relaxed);
+        self.members[member].repairs.fetch_add(1, Relaxed);
+        Some(self.member_name(member))
+    }
+}
 
 impl Inner {
     /// A read of a version other than the usual one. Nothing is repaired by it: which of them is right is not known here.

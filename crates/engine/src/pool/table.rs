@@ -1,5 +1,6 @@
 //! The volumes and snapshots of an open pool: by layer and by name.
 
+use crate::names::Names;
 use crate::volume::PoolVolume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,18 +13,27 @@ pub(super) struct Volumes {
     /// Name and uppermost layer; media may have a name twice.
     names: BTreeSet<(String, u32)>,
     snapshots: usize,
+    /// The same for the shards.
+    told: Arc<Names>,
 }
 
 impl Volumes {
+    pub(super) fn told_to(names: Arc<Names>) -> Volumes {
+        Volumes { told: names, ..Volumes::default() }
+    }
+
     pub(super) fn insert(&mut self, layer: u32, volume: Arc<PoolVolume>) {
         self.remove(layer);
-        self.snapshots += volume.identity().is_snapshot as usize;
-        self.names.insert((volume.identity().name.clone(), layer));
+        let identity = volume.identity();
+        self.snapshots += identity.is_snapshot as usize;
+        self.told.give(layer, &identity.name, identity.is_snapshot);
+        self.names.insert((identity.name.clone(), layer));
         self.by_layer.insert(layer, volume);
     }
 
     pub(super) fn remove(&mut self, layer: u32) -> Option<Arc<PoolVolume>> {
         let volume = self.by_layer.remove(&layer)?;
+        self.told.forget(layer);
         self.snapshots -= volume.identity().is_snapshot as usize;
         self.names.remove(&(volume.identity().name.clone(), layer));
         Some(volume)

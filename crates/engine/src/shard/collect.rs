@@ -375,10 +375,11 @@ impl Shard {
         if !self.may_rescue(status) {
             return Ok(None);
         }
-        let Some(found) = self.rescue(bands.device_block(live.at), live.entry.crc).await? else { return Ok(None) };
+        let place = bands.device_block(live.at);
+        let Some(found) = self.rescue(place, live.entry.crc).await? else { return Ok(None) };
         let owner = self.meta.descriptor(extent_of(live.entry.block));
         let block = owner.vextent as u64 * EXTENT_BLOCKS as u64 + (live.entry.block % EXTENT_BLOCKS) as u64;
-        self.note_healed(owner.volume, block, &[0]);
+        self.note_healed(owner.volume, block, place, &[0]);
         Ok(Some(found))
     }
 
@@ -446,10 +447,10 @@ impl Shard {
         page.set(index, meta::LOST);
         let owner = self.meta.descriptor(page.extent());
         tracing::error!(
-            "pool '{}': block {} of volume {} (of 4 KiB) is lost: its band gives it back no more",
+            "pool '{}': block {} of {} (of 4 KiB) is lost: its band gives it back no more",
             self.pool_name,
             owner.vextent as u64 * EXTENT_BLOCKS as u64 + index as u64,
-            owner.volume
+            self.names.of(owner.volume)
         );
         add(&self.counters.lost_blocks, 1);
         Ok(())

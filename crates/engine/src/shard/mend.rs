@@ -17,7 +17,7 @@ use crate::meta;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use crate::versions::first_right;
 use base::crc32c;
-use bdev::{Io, Status};
+use bdev::{Io, Lba, Status};
 use reactor::{Buf, SgList};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -43,6 +43,8 @@ pub(super) struct Mender {
 
 /// What was found of a block in all its versions.
 struct Compared {
+    /// Its block of the capacity device.
+    place: u64,
     good: Option<Buf>,
     bad: Versions,
 }
@@ -181,21 +183,21 @@ impl Shard {
     /// Looks at a block in all versions, and writes it anew when some of them are wrong and one is right.
     pub(super) async fn mend(self: &Rc<Self>, volume: u32, vextent: u32, index: u32) -> Result<(), Status> {
         let is_rotten = |_, bad: &Versions| !bad.is_empty();
-        if let Some(bad) = self.write_anew(volume, vextent, index, is_rotten).await? {
-            self.note_healed(volume, vextent as u64 * EXTENT_BLOCKS as u64 + index as u64, &bad);
+        if let Some((place, bad)) = self.write_anew(volume, vextent, index, is_rotten).await? {
+            self.note_healed(volume, vextent as u64 * EXTENT_BLOCKS as u64 + index as u64, place, &bad);
         }
         Ok(())
     }
 
-    /// Writes a block anew if some version of it is right and it `is_wanted`: by its place, and by the versions that are wrong. These, if
-    /// it has been.
+    /// Writes a block anew if some version of it is right and it `is_wanted`: by its place, and by the versions that are wrong. These, and
+    /// which block of the capacity device (of 4 KiB) they are of, if it has been.
     pub(super) async fn write_anew(
         self: &Rc<Self>,
         volume: u32,
         vextent: u32,
         index: u32,
         is_wanted: impl Fn(BandAt, &Versions) -> bool,
-    ) -> Result<Option<Versions>, Status> {
+    ) -> Result<Option<(u64, Versions)>, Status> {
         let target = Target { volume, vextent, offset: index * BLOCK, bytes: BLOCK };
         // Before it is held: room may be what a write to it, or its destage, makes.
         self.wait_for_room(MEND_BYTES_MAX).await?;
@@ -206,7 +208,7 @@ impl Shard {
         self.log.barrier().await;
         let Some((block, settled)) = self.settled_block(&target).await? else { return Ok(None) };
         let Settled { stored, at, is_covered } = settled;
-        let Compared { good, bad } = self.compare_versions(block, stored, at).await;
+        let Compared { place, good, bad } = self.compare_versions(block, stored, at).await;
         if !is_wanted(at, &bad) {
             return Ok(None);
         }
@@ -229,17 +231,22 @@ impl Shard {
             self.log.append(Record::write(block, 1), good, Class::Internal).await.result?;
             self.house.wrote(self);
         }
-        Ok(Some(bad))
+        Ok(Some((place, bad)))
     }
 
-    /// Counts and reports a block that was wrong in these versions, and has been put right.
-    pub(super) fn note_healed(&self, volume: u32, block: u64, bad: &[u8]) {
+    /// Counts and reports a block that was wrong in these versions, and has been put right. It is block `place` of the capacity device.
+    pub(super) fn note_healed(&self, volume: u32, block: u64, place: u64, bad: &[u8]) {
         add(&self.counters.healed_blocks, 1);
+        let Lba(lba) = self.capacity_io(place, 1, |lba, blocks| Io::read(lba, blocks, SgList::new())).lba;
+        let mut drives: Vec<_> = bad.iter().filter_map(|bad| self.capacity_device.note_wrong(lba, *bad)).collect();
+        drives.dedup();
+        let whose = if drives.is_empty() { String::new() } else { format!(" by {}", drives.join(" and ")) };
         tracing::warn!(
-            "pool '{}': block {block} of volume {volume} (of 4 KiB) is damaged on device '{}', in version {bad:?} of {}; another \
+            "pool '{}': block {block} of {} (of 4 KiB) is damaged on device '{}'{whose}, in version {bad:?} of {}; another \
              version has the right bytes, which are written anew (shard {})",
             self.pool_name,
-            self.capacity_name,
+            self.names.of(volume),
+            self.capacity_device.name(),
             self.capacity_info.versions,
             self.number
         );
@@ -278,7 +285,7 @@ impl Shard {
             Some(bands) => (bands.device_block(at), Some(bands.hold(at))),
             None => (self.meta.data_block(block), None),
         };
-        let mut compared = Compared { good: None, bad: Versions::new() };
+        let mut compared = Compared { place, good: None, bad: Versions::new() };
         for version in 0..self.capacity_info.versions {
             match self.read_version(place, version).await {
                 Ok(buf) if self.is_right(&buf, stored) => compared.good = Some(buf),

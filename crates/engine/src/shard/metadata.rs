@@ -306,7 +306,7 @@ impl Shard {
         if status.bad_metadata.len() < BAD_METADATA_MAX {
             status.bad_metadata.push(bad);
         }
-        let device = if place.on_log { &self.log_name } else { &self.capacity_name };
+        let device = if place.on_log { &*self.log_name } else { self.capacity_device.name() };
         tracing::warn!(
             "pool '{}': {} is {}: block {block} of device '{device}' (of 4 KiB)",
             self.pool_name,

@@ -65,8 +65,9 @@ use crate::log::Log;
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
 use crate::meter::Meter;
+use crate::names::Names;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS, LogTail, SLICE_EXTENTS};
-use bdev::{Channel, DeviceInfo, Io, Lba, Status};
+use bdev::{BlockDevice, Channel, DeviceInfo, Io, Lba, Status};
 use index::Index;
 use lineage::Lineage;
 use locks::{Locks, Range};
@@ -76,6 +77,7 @@ use reactor::sync::Notify;
 use reactor::{Reactor, SgList};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 pub use audit::ExtentOwner;
 pub(crate) use changes::{Between, add_change};
@@ -337,7 +339,8 @@ pub(crate) struct Shard {
     journal: Rc<DirtyJournal>,
     capacity: Rc<dyn Channel>,
     capacity_info: DeviceInfo,
-    capacity_name: Rc<str>,
+    capacity_device: Arc<dyn BlockDevice>,
+    names: Arc<Names>,
     log_name: Rc<str>,
     /// It may write, and is not only looked at.
     writes: bool,

@@ -15,10 +15,12 @@ use crate::log::{self, Log, LogGeometry, Placed, Record, Sink};
 use crate::log_device::OpenLog;
 use crate::meta::{DirtyJournal, Meta};
 use crate::meter::Meter;
+use crate::names::Names;
 use crate::units::{Below, EXTENT_BLOCKS, extent_of};
-use bdev::{Channel, DeviceInfo, Disks};
+use bdev::{BlockDevice, Channel, DeviceInfo, Disks};
 use reactor::Reactor;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// What a shard is opened from.
 pub(crate) struct ShardParts {
@@ -32,7 +34,9 @@ pub(crate) struct ShardParts {
     pub(crate) first_log_block: u64,
     pub(crate) capacity: Rc<dyn Channel>,
     pub(crate) capacity_info: DeviceInfo,
-    pub(crate) capacity_name: Rc<str>,
+    pub(crate) capacity_device: Arc<dyn BlockDevice>,
+    /// What the pool's layers are called.
+    pub(crate) names: Arc<Names>,
     pub(crate) log_name: Rc<str>,
     /// The disks below the capacity device, where they seek.
     pub(crate) disks: Option<Disks>,
@@ -118,7 +122,8 @@ impl Shard {
 
     async fn recover(parts: ShardParts, writes: bool) -> Result<(Rc<Shard>, ShardRecovery), PoolError> {
         let ShardParts { reactor, number, pool_name, superblock, capacity, capacity_info, .. } = parts;
-        let (tuning, capacity_name, log_name) = (parts.tuning, parts.capacity_name, parts.log_name);
+        let (tuning, capacity_device, log_name) = (parts.tuning, parts.capacity_device, parts.log_name);
+        let names = parts.names;
         let medium = parts.log.medium(&reactor, parts.first_log_block);
         let opening_log_bytes = Meter::default();
         let found_on = medium.metered(&opening_log_bytes);
@@ -230,7 +235,8 @@ impl Shard {
             journal,
             capacity,
             capacity_info,
-            capacity_name,
+            capacity_device,
+            names,
             log_name,
             writes,
             tuning,

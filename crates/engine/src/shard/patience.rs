@@ -287,11 +287,11 @@ impl Shard {
         let owner = self.meta.descriptor(extent);
         let first = owner.vextent as u64 * EXTENT_BLOCKS as u64;
         tracing::error!(
-            "pool '{}': the map page of extent {extent} of shard {} is damaged: {lost} blocks of volume {} from block {first} \
+            "pool '{}': the map page of extent {extent} of shard {} is damaged: {lost} blocks of {} from block {first} \
              to {} (of 4 KiB) are lost, all that the log does not have; 'pool scrub' lists them, writing them mends them",
             self.pool_name,
             self.number,
-            owner.volume,
+            self.names.of(owner.volume),
             first + EXTENT_BLOCKS as u64 - 1
         );
         add(&self.counters.lost_blocks, lost as u64);

@@ -177,9 +177,9 @@ impl Shard {
         if status == Status::Corrupt {
             add(&self.counters.corrupt_blocks, 1);
             tracing::error!(
-                "pool '{}': data of volume {} at extent {}, byte {} failed their checksum (shard {}, extent {extent})",
+                "pool '{}': data of {} at extent {}, byte {} failed their checksum (shard {}, extent {extent})",
                 self.pool_name,
-                target.volume,
+                self.names.of(target.volume),
                 target.vextent,
                 target.offset,
                 self.number

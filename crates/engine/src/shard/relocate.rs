@@ -91,12 +91,12 @@ impl Shard {
         match moved {
             Ok(()) => {
                 tracing::warn!(
-                    "pool '{}': extent {extent} of shard {} refuses writes and is not used any more; extent {} of volume {} \
+                    "pool '{}': extent {extent} of shard {} refuses writes and is not used any more; extent {} of {} \
                      has moved to extent {new}",
                     self.pool_name,
                     self.number,
                     whole.vextent,
-                    whole.volume
+                    self.names.of(whole.volume)
                 );
             }
             Err(_) => {

@@ -272,8 +272,8 @@ impl Shard {
         for index in blocks {
             if let Err(status) = self.mend(owner.volume, owner.vextent, index).await {
                 let block = owner.vextent as u64 * EXTENT_BLOCKS as u64 + index as u64;
-                let (pool, volume) = (&self.pool_name, owner.volume);
-                tracing::warn!("pool '{pool}': block {block} of volume {volume} cannot be written anew: {status}");
+                let (pool, whose) = (&self.pool_name, self.names.of(owner.volume));
+                tracing::warn!("pool '{pool}': block {block} of {whose} cannot be written anew: {status}");
             }
         }
         read_bytes

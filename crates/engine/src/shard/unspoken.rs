@@ -160,8 +160,8 @@ impl Shard {
                 Ok(None) => {}
                 Err(status) => {
                     let block = owner.vextent as u64 * EXTENT_BLOCKS as u64 + index as u64;
-                    let (pool, volume) = (&self.pool_name, owner.volume);
-                    tracing::warn!("pool '{pool}': block {block} of volume {volume} cannot be written anew: {status}");
+                    let (pool, whose) = (&self.pool_name, self.names.of(owner.volume));
+                    tracing::warn!("pool '{pool}': block {block} of {whose} cannot be written anew: {status}");
                 }
             }
         }
@@ -225,7 +225,7 @@ impl Shard {
             "pool '{}': the header of a stripe is {what}: block {block} of device '{}' (of 4 KiB), band {band} of shard {}, block {first}; \
              what is in use of the {blocks} blocks there is written anew",
             self.pool_name,
-            self.capacity_name,
+            self.capacity_device.name(),
             self.number
         );
     }
