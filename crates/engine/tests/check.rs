@@ -115,8 +115,9 @@ fn a_pool_that_does_not_open_is_checked_and_a_missing_log_is_named() {
 
 #[test]
 fn a_device_without_a_pool_is_named_as_such() {
-    let reactor = reactor();
-    reactor.clone().block_on(async move {
+    let there = reactor();
+    let reactor = there.clone();
+    there.block_on(async move {
         let tank = Tank { reactor, log: Disk::new("log", 64), capacity: Disk::new("capacity", 64) };
         let report = tank.check(CheckOptions { repair: true, ..ALL }).await;
         assert_eq!((report.findings.len(), report.pool.as_ref()), (2, None));

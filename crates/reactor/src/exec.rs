@@ -102,7 +102,13 @@ impl Executor {
             return;
         }
         let task = TaskRef::new(self.shared.clone(), future);
-        if !task.poll() {
+        if task.poll() {
+            return;
+        }
+        // It may have been closed by the task.
+        if self.closed.get() {
+            task.drop_future();
+        } else {
             self.enrol(task);
         }
     }
@@ -125,6 +131,9 @@ impl Executor {
     }
 
     fn retire(&self, task: &TaskRef) {
+        if self.closed.get() {
+            return;
+        }
         let index = task.registry_index().get();
         let held = self.registry.borrow_mut()[index as usize].take();
         self.registry_free.borrow_mut().push(index);
@@ -178,7 +187,12 @@ impl Executor {
         self.live.get()
     }
 
-    /// Drops every task. Dropping may wake or end others; spawning is refused from now on.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Drops every task; those that are being polled, by which this may be called, when that has ended. Dropping may wake or end others;
+    /// spawning is refused from now on.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         loop {

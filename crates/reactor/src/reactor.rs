@@ -693,7 +693,7 @@ impl Reactor {
     }
 
     /// Runs the reactor on this thread until `future` has ended, asleep while there is nothing to do. For programs and tests
-    /// that have no other loop.
+    /// that have no other loop. Panics when the reactor is closed before: the future is dropped then.
     pub fn block_on<T: 'static>(self: &Rc<Self>, future: impl Future<Output = T> + 'static) -> T {
         let mut task = std::pin::pin!(self.spawn_join(future));
         let mut cx = Context::from_waker(Waker::noop());
@@ -702,6 +702,7 @@ impl Reactor {
             if let Poll::Ready(value) = task.as_mut().poll(&mut cx) {
                 return value;
             }
+            assert!(!self.exec.is_closed(), "the reactor was closed before the future that is waited for had ended");
             if work == 0 {
                 self.sleep_turn();
             }
@@ -792,7 +793,8 @@ impl Reactor {
         self.stopping.get()
     }
 
-    /// Drops all tasks, pollers and hooks; operations under way finish in the driver and their buffers are released.
+    /// Drops all tasks, pollers and hooks; operations under way finish in the driver and their buffers are released. A task that calls this
+    /// is dropped when its poll ends.
     pub fn close(&self) {
         self.exec.close();
         self.pollers.borrow_mut().clear();

@@ -1,7 +1,8 @@
 //! Tasks: the unit the executor schedules. One block holds header and future; wakers are counted references to it.
 //!
-//! Invariants: a future is polled and dropped only on the thread that owns its executor; a waker may go anywhere. A task
-//! is in the ready queue at most once (`queued`). The block is freed when the last reference goes, on whatever thread.
+//! Invariants: a future is polled and dropped only on the thread that owns its executor; a waker may go anywhere. While it is
+//! polled it is neither polled nor dropped by what it calls, a turn of the reactor or its end: that waits until the poll has ended.
+//! A task is in the ready queue at most once (`queued`). The block is freed when the last reference goes, on whatever thread.
 
 use crate::block;
 use crate::exec::ExecShared;
@@ -18,11 +19,22 @@ use std::task::{Context, RawWaker, RawWakerVTable, Waker};
 struct Header {
     refs: AtomicU32,
     queued: AtomicBool,
-    /// Only the owner thread reads or writes these two.
+    /// Only the owner thread reads or writes these three.
     finished: Cell<bool>,
+    polled: Cell<Polled>,
     registry_index: Cell<u32>,
     exec: Arc<ExecShared>,
     table: &'static TaskTable,
+}
+
+/// Whether a future is being polled, and what is to be done with it afterwards.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Polled {
+    Not,
+    Now,
+    /// It was taken out of the ready queue by a turn that it takes itself, and belongs there again.
+    NowThenAgain,
+    NowThenDropped,
 }
 
 struct TaskTable {
@@ -98,6 +110,7 @@ impl TaskRef {
             refs: AtomicU32::new(1),
             queued: AtomicBool::new(false),
             finished: Cell::new(false),
+            polled: Cell::new(Polled::Not),
             registry_index: Cell::new(u32::MAX),
             exec,
             table,
@@ -122,10 +135,17 @@ impl TaskRef {
         !self.header().queued.swap(true, Ordering::AcqRel)
     }
 
-    /// Polls the future once, on the owner thread; true when the task has just completed.
+    /// Polls the future once, on the owner thread; true when the task has just ended.
     pub(crate) fn poll(&self) -> bool {
         let header = self.header();
         if header.finished.get() {
+            return false;
+        }
+        if header.polled.get() != Polled::Not {
+            if header.polled.get() == Polled::Now {
+                // It stays marked as queued.
+                header.polled.set(Polled::NowThenAgain);
+            }
             return false;
         }
         header.queued.store(false, Ordering::Release);
@@ -133,19 +153,29 @@ impl TaskRef {
         // it does not own, and `self` outlives it.
         let waker = ManuallyDrop::new(unsafe { Waker::from_raw(RawWaker::new(self.0.as_ptr().cast(), &WAKER)) });
         let mut cx = Context::from_waker(&waker);
-        // SAFETY: not finished, so the future is live; the executor polls on the owner thread only.
+        header.polled.set(Polled::Now);
+        let poll = PollUnderWay(&header.polled);
+        // SAFETY: not finished, so the future is live, and nobody else polls it; the executor polls on the owner thread only.
         let done = unsafe { (header.table.poll)(self.0, &mut cx) };
-        if done {
+        let then = header.polled.get();
+        drop(poll);
+        let has_ended = done || then == Polled::NowThenDropped;
+        if has_ended {
             self.drop_future();
+        } else if then == Polled::NowThenAgain {
+            header.exec.enqueue(self.clone());
         }
-        done
+        has_ended
     }
 
-    /// Drops the future of a task that will not run again, on the owner thread.
+    /// Drops the future of a task that will not run again, on the owner thread: at once, or when the poll that is under way has ended.
     pub(crate) fn drop_future(&self) {
-        if !self.header().finished.replace(true) {
-            // SAFETY: the flag makes this the only drop, on the owner thread.
-            unsafe { (self.header().table.drop_future)(self.0) };
+        let header = self.header();
+        if header.polled.get() != Polled::Not {
+            header.polled.set(Polled::NowThenDropped);
+        } else if !header.finished.replace(true) {
+            // SAFETY: the flag makes this the only drop, on the owner thread, and nobody is in the future.
+            unsafe { (header.table.drop_future)(self.0) };
         }
     }
 
@@ -153,6 +183,15 @@ impl TaskRef {
         if self.mark_queued() {
             self.header().exec.enqueue(self.clone());
         }
+    }
+}
+
+/// Ends with the poll, also with one that panics.
+struct PollUnderWay<'a>(&'a Cell<Polled>);
+
+impl Drop for PollUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.set(Polled::Not);
     }
 }
 

@@ -84,7 +84,8 @@ pub fn replay(recording: &str, seed: u64, sizes_mib: [u64; 2], points: u64) -> R
     let (total, flushes) = count_points(recording)?;
     let mut input = Recording::open(recording).map_err(Failure::Other)?;
     let histories = (0..WRITERS).map(|writer| History::new(seed, writer)).collect();
-    let mut replay = Replay { reactor: reactor(), histories, tally: Tally::default() };
+    let there = reactor();
+    let mut replay = Replay { reactor: there.clone(), histories, tally: Tally::default() };
     let (mut media, mut rng) = (Media::new(sizes_mib), Rng::new(seed));
     let mut waiting: Vec<Entry> = Vec::new();
     let (mut seen, mut number) = (0u64, 0u64);

@@ -7,6 +7,8 @@ pub mod beside;
 /// Virtual time; the engine depends on nothing of the simulator but this file, in its tests.
 #[path = "../../../sim/src/clock_driver.rs"]
 mod clock_driver;
+#[path = "../../../bdev/tests/common/closed.rs"]
+mod closed;
 #[path = "../../../bdev/tests/common/disk.rs"]
 pub mod disk;
 #[path = "../../../bdev/tests/common/forge.rs"]
@@ -23,7 +25,7 @@ pub mod tank;
 pub mod used_up;
 
 pub use clock_driver::ClockDriver;
-pub use run::reactor;
+pub use closed::ClosedAtEnd;
 
 use bdev::{BlockDevice, Io, Lba, MemDevice};
 use engine::{CreateOptions, LogDevice, OpenOptions, Pool, PoolDevices, PoolError, Shape};
@@ -35,9 +37,13 @@ pub fn mem(name: &str, block_size: u32, bytes: u64) -> Arc<dyn BlockDevice> {
     Arc::new(MemDevice::new(name, block_size, bytes / block_size as u64, 0).unwrap())
 }
 
+pub fn reactor() -> ClosedAtEnd {
+    ClosedAtEnd(run::reactor())
+}
+
 /// A reactor whose time passes only while it waits, and then at once.
-pub fn clock_reactor() -> Rc<Reactor> {
-    Reactor::new(0, ClockDriver::new(1), ReactorConfig::default())
+pub fn clock_reactor() -> ClosedAtEnd {
+    ClosedAtEnd(Reactor::new(0, ClockDriver::new(1), ReactorConfig::default()))
 }
 
 /// A log in memory and a capacity device in memory.
