@@ -75,7 +75,10 @@ impl Node {
         let def = &slot.def;
         let is_log = matches!(&def.log, LogDef::Device(log) if log == device);
         if is_log && slot.is_hot() {
-            let next = format!("to use another, destroy pool '{pool}' and make it anew");
+            let next = format!(
+                "another one can take its place after 'pool settle {pool}', without a loss: 'remuda docs pools', at 'Another log \
+                 device', says how"
+            );
             return Err(Refusal::conflict(
                 below,
                 format!("it is the log of pool '{pool}', which keeps its size"),

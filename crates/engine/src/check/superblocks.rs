@@ -171,12 +171,16 @@ impl Checker {
         superblock
     }
 
-    /// Repairs write: that takes all that writing needs.
+    /// Opening it writes, and so do repairs: that takes all that writing needs.
     fn check_writable(&mut self, superblock: &Superblock) {
-        if self.options.repair && !superblock.is_writable() {
-            let meaning = "it uses features that this program may read and not write: nothing is repaired".to_string();
+        if superblock.is_writable() {
+            return;
+        }
+        let but = if std::mem::take(&mut self.options.repair) { ": nothing is repaired" } else { "" };
+        let meaning =
+            format!("it uses features that this program may read and not write, and cannot be opened by it{but}");
+        if !self.report.findings.iter().any(|finding| finding.meaning == meaning) {
             self.report.warning("pool", &superblock.name, meaning, "use a newer program");
-            self.options.repair = false;
         }
     }
 

@@ -43,7 +43,7 @@ use reactor::{Buf, IoFuture, Reactor, SgList, TurnEnd};
 use refusals::Refusals;
 use ring::Ring;
 use slots::Slots;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use summary_pages::SummaryPages;
@@ -312,6 +312,8 @@ pub struct Log {
     closed: Cell<bool>,
     /// See [`is_hopeless`](Self::is_hopeless).
     refused: Cell<bool>,
+    /// What messages call it.
+    name: OnceCell<String>,
 }
 
 impl Log {
@@ -357,7 +359,18 @@ impl Log {
             summaries_early: Cell::new(false),
             closed: Cell::new(false),
             refused: Cell::new(false),
+            name: OnceCell::new(),
         })
+    }
+
+    /// What messages call it from now on: whose log it is, and on which device.
+    pub(crate) fn call_it(&self, name: String) {
+        let _ = self.name.set(name);
+    }
+
+    /// As messages call it.
+    fn name(&self) -> String {
+        self.name.get().cloned().unwrap_or_else(|| format!("the log of shard {}", self.geometry.shard))
     }
 
     /// For tests of the crash tests: from now on a mapped log breaks the rule that a page of a summary is stored when its
@@ -648,7 +661,7 @@ impl Log {
     fn count_success(&self, state: &mut State) {
         if state.refusals.worked() {
             state.ring.wake_all();
-            tracing::warn!(shard = self.geometry.shard, "the log device takes writes again");
+            tracing::warn!("{} takes writes again", self.name());
         }
     }
 
@@ -667,11 +680,11 @@ impl Log {
         state.ring.rest(open.sequence, now_ns);
         state.stats.errors += 1;
         let pause_ns = state.refusals.failed(status, now_ns);
-        let (shard, segment, left) = (self.geometry.shard, open.sequence, state.ring.usable());
+        let (name, segment, left) = (self.name(), open.sequence, state.ring.usable());
         if state.refusals.has_just_begun() {
-            tracing::warn!(shard, %status, "the log device refuses writes; one is tried every second");
+            tracing::warn!("{name} refuses writes: {status}; one is tried every second: see to the device");
         } else if !state.refusals.is_refused() {
-            tracing::warn!(shard, segment, %status, left, "a log write failed; its segment is left alone for a while");
+            tracing::warn!(segment, left, "{name}: a write failed: {status}; its segment is left alone for a while");
         }
         pause_ns
     }

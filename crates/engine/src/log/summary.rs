@@ -100,8 +100,11 @@ impl Log {
             let list: SgList = [buf].into_iter().collect();
             let (status, _) = self.write_blocks(at, list, false).await;
             if !status.is_ok() {
-                let (shard, segment) = (self.geometry.shard, open.sequence);
-                tracing::warn!(shard, segment, %status, "the summary of a log segment was not written");
+                tracing::warn!(
+                    segment = open.sequence,
+                    "{}: the summary of a segment was not written: {status}",
+                    self.name()
+                );
                 return;
             }
             at += piece.len() as u64;

@@ -100,8 +100,8 @@ impl Log {
             Err(errno) => {
                 // What follows would not be found behind a gap.
                 pages.max = pages.stored;
-                let (shard, segment) = (self.geometry.shard, pages.about.sequence);
-                tracing::warn!(shard, segment, %errno, "the summary of a log segment was not stored");
+                let segment = pages.about.sequence;
+                tracing::warn!(segment, "{}: the summary of a segment was not stored: {errno}", self.name());
             }
         }
         pages.begin_page();

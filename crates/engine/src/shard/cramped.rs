@@ -50,18 +50,27 @@ impl Shard {
         if !failing.refuses || !somebody_waits {
             return;
         }
-        tracing::error!(
-            "pool '{}': the log of shard {} is full, and upkeep, which would make room, has failed for {} s, with '{status}' the \
-             last time: {waiting} writes are refused; see to the pool's devices, then open them anew by restarting the node",
-            self.pool_name,
-            self.number,
-            (now_ns - failing.since_ns) / 1_000_000_000,
-        );
+        if self.house.refusals.is_due(status, now_ns) {
+            self.tell_refused(status, waiting, now_ns - failing.since_ns);
+        }
         // What upkeep could not read is not what these writes are about.
         let status = if status == Status::Os(Errno::ENOSPC) { Status::NoSpace } else { status };
         let is_of_writes = matches!(status, Status::WriteError | Status::NoSpace) || status.is_gone();
         self.pace.refuse(if is_of_writes { status } else { Status::WriteError });
         self.log.refuse_waiting();
+    }
+
+    fn tell_refused(&self, status: Status, waiting: usize, failing_ns: u64) {
+        tracing::error!(
+            "pool '{}': the log of shard {} is full, and upkeep, which would make room, has failed for {} s, with '{status}' the \
+             last time: {waiting} writes are refused, and others that come; see to the pool's devices ('{}' and the log '{}'), then open them \
+             anew by restarting the node",
+            self.pool_name,
+            self.number,
+            failing_ns / 1_000_000_000,
+            self.capacity_device.name(),
+            self.log_name
+        );
     }
 
     fn progress(&self) -> Progress {
@@ -71,6 +80,7 @@ impl Shard {
     /// Upkeep has succeeded.
     pub(super) fn ends_stall(&self) {
         self.house.stall.0.set(None);
+        self.house.refusals.ends();
     }
 
     /// Waits for a destage to end, and lets it fail when it can do nothing else.

@@ -176,19 +176,18 @@ impl Shard {
             let run = &moving[at..at + length];
             while under_way.len() >= writes_max {
                 let done = under_way.first().await;
-                ended = ended.and(done.map_or(Ok(()), |done| done.status.check()));
+                ended = ended.and(done.map_or(Ok(()), |done| self.count_destaged(&done)));
             }
             if lends && let Some((write, is_right)) = self.write_lent(run) {
                 under_way.push(write);
                 if is_right {
-                    add(&self.counters.destaged_bytes, (run.len() * BLOCK_BYTES) as u64);
                     (at, blocks) = (at + run.len(), blocks + run.len() as u64);
                     continue;
                 }
                 lends = false;
                 // All of them together: one may wait for another.
                 while let Some(done) = under_way.first().await {
-                    ended = ended.and(done.status.check());
+                    ended = ended.and(self.count_destaged(&done));
                 }
             }
             let (good, stop) = match self.write_copied(run).await {
@@ -201,7 +200,6 @@ impl Shard {
                     break;
                 }
             };
-            add(&self.counters.destaged_bytes, (good * BLOCK_BYTES) as u64);
             (at, blocks) = (at + good, blocks + good as u64);
             match stop {
                 Some(Stop::Lost) => unreadable.push(moving[at]),
@@ -215,7 +213,7 @@ impl Shard {
             at += 1;
         }
         while let Some(done) = under_way.first().await {
-            ended = ended.and(done.status.check());
+            ended = ended.and(self.count_destaged(&done));
         }
         ended?;
         self.pace.earned(blocks * BLOCK_BYTES as u64, self.fill());
@@ -225,6 +223,13 @@ impl Shard {
             self.give_up(owner, lost).await?;
         }
         Ok((waiting, is_held))
+    }
+
+    /// What the device has taken counts, what it has refused does not.
+    pub(super) fn count_destaged(&self, done: &bdev::Done) -> Result<(), Status> {
+        done.status.check()?;
+        add(&self.counters.destaged_bytes, done.io.nblocks as u64 * self.capacity_info.block_size as u64);
+        Ok(())
     }
 
     /// Writes a run as a mapped log lends it; whether every block was right. That is looked at after the write: a device in

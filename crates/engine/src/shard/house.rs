@@ -13,6 +13,7 @@ use super::heat::Heat;
 use super::index::Keeps;
 use super::log_policy::CHECKPOINT_PART;
 use super::pace::{Fill, Marks};
+use super::seldom::Seldom;
 use super::{Defect, Shard, sweep};
 use crate::bands::{Bands, Stream};
 use crate::meta::{Page, Replacement};
@@ -70,6 +71,9 @@ pub(super) struct House {
     /// The tail in the last checkpoint.
     checkpoint: Cell<Option<LogTail>>,
     last_error: Cell<Option<Status>>,
+    failures: Seldom,
+    /// Writes that are refused because of them.
+    pub(super) refusals: Seldom,
     /// Since when all that could be destaged is held back.
     pub(super) blocked_since: Cell<Option<u64>>,
     /// Failed flushes after which what they may have lost is written again.
@@ -124,11 +128,16 @@ impl Shard {
             self.knock_if_refused();
             house.last_error.set(ended.err());
             if let Err(status) = ended {
-                tracing::warn!(
-                    "pool '{}': upkeep of shard {} failed: {status}; it is tried again",
-                    self.pool_name,
-                    self.number
-                );
+                if house.failures.is_due(status, self.reactor.now_ns()) {
+                    tracing::warn!(
+                        "pool '{}': upkeep of shard {} failed: {status}; it is tried again, and this is said once a minute: see to its \
+                         devices, which are '{}' and, for the log, '{}'",
+                        self.pool_name,
+                        self.number,
+                        self.capacity_device.name(),
+                        self.log_name
+                    );
+                }
                 self.move_unmapped().await;
                 self.relieve().await;
                 self.refuse_if_stalled(status);
@@ -136,6 +145,9 @@ impl Shard {
                 continue;
             }
             self.ends_stall();
+            if house.failures.ends() {
+                tracing::info!("pool '{}': upkeep of shard {} goes on", self.pool_name, self.number);
+            }
             self.note_room();
             if house.writes.get() != writes {
                 continue;

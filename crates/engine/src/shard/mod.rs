@@ -46,6 +46,7 @@ mod reinsert;
 mod relocate;
 mod retire;
 mod scrub;
+mod seldom;
 mod settled;
 mod shadow;
 mod shape;

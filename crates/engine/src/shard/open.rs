@@ -189,6 +189,7 @@ impl Shard {
         index.forget_ownerless();
         recovery.log_blocks = index.stats().log_blocks;
         let log = Log::new(medium, geometry, head, tail, superblock.epoch, index.clone());
+        log.call_it(format!("pool '{pool_name}': the log of shard {number} on device '{log_name}'"));
         if tuning.defect == Some(Defect::HideEarly) {
             meta.hide_early();
         }

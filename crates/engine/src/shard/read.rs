@@ -177,12 +177,14 @@ impl Shard {
         if status == Status::Corrupt {
             add(&self.counters.corrupt_blocks, 1);
             tracing::error!(
-                "pool '{}': data of {} at extent {}, byte {} failed their checksum (shard {}, extent {extent})",
+                "pool '{}': a read of {} bytes of {}, from byte {} on, found some that fail their checksum (shard {}, extent {extent}, \
+                 device '{}'): it is an error for the host; 'remuda pool scrub {0}' finds out which blocks, and writing them mends them",
                 self.pool_name,
+                target.bytes,
                 self.names.of(target.volume),
-                target.vextent,
-                target.offset,
-                self.number
+                target.vextent as u64 * EXTENT_BLOCKS as u64 * BLOCK as u64 + target.offset as u64,
+                self.number,
+                self.capacity_device.name()
             );
         }
         Some(status)

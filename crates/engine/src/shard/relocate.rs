@@ -179,8 +179,8 @@ impl Shard {
         }
         let place = self.meta.data_block(new * EXTENT_BLOCKS + first);
         let io = self.capacity_io(place, RUN_BLOCKS, |lba, blocks| Io::write(lba, blocks, one(run)));
-        add(&self.counters.destaged_bytes, (RUN_BLOCKS * BLOCK) as u64);
-        self.capacity.submit(io).await.status.check()
+        let done = self.capacity.submit(io).await;
+        self.count_destaged(&done)
     }
 
     async fn copy_block(self: &Rc<Self>, whole: &Target, block: u32, bytes: &mut [u8]) -> Result<Fate, Status> {

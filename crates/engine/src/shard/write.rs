@@ -25,21 +25,33 @@ impl Shard {
     pub(crate) fn write(self: &Rc<Self>, target: Target, payload: SgList) -> IoFuture<'static, Outcome> {
         let target = self.newest(target);
         debug_assert_eq!(sg_len(&payload), target.bytes as usize);
-        add(&self.counters.user_write_bytes, target.bytes as u64);
         if self.wants_bypass(&target) {
             let shard = self.clone();
             return IoFuture::steps(&self.reactor, async move {
-                match shard.write_past_log(target, payload).await {
+                let outcome = match shard.write_past_log(target, payload).await {
                     Ok(outcome) => outcome,
-                    Err(payload) => shard.write_steps(target, payload).await,
-                }
+                    Err(payload) => shard.clone().write_steps(target, payload).await,
+                };
+                shard.count_write(&target, outcome)
             });
         }
         if let Some(status) = self.write_now(&target, &payload) {
-            return IoFuture::ready(Outcome { status, bufs: payload });
+            return IoFuture::ready(self.count_write(&target, Outcome { status, bufs: payload }));
         }
         let shard = self.clone();
-        IoFuture::steps(&self.reactor, async move { shard.write_steps(target, payload).await })
+        IoFuture::steps(&self.reactor, async move {
+            let outcome = shard.clone().write_steps(target, payload).await;
+            shard.count_write(&target, outcome)
+        })
+    }
+
+    /// What has been written counts, what was refused does not.
+    #[inline]
+    fn count_write(&self, target: &Target, outcome: Outcome) -> Outcome {
+        if outcome.status.is_ok() {
+            add(&self.counters.user_write_bytes, target.bytes as u64);
+        }
+        outcome
     }
 
     /// A write of one record into a mapped log with nothing in its way: no task, no wait.
@@ -162,7 +174,8 @@ impl Shard {
         if let Err(status) = self.note_slice(&target).await {
             return Outcome { status, bufs: new };
         }
-        self.clone().append(target, new).await
+        let outcome = self.clone().append(target, new).await;
+        self.count_write(&target, outcome)
     }
 
     /// Appends a write that has been let in. Nothing waits before its last record is appended.
