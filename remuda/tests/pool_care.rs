@@ -159,7 +159,7 @@ fn a_pool_that_is_open_is_not_checked() {
     let (big, log) = (text(&node.path("big.img")), text(&node.path("log.img")));
     let run = remuda(&["pool", "check", "--capacity", &big, "--log", &log, "--repair"]);
     assert_eq!(run.code, 5, "{}{}", run.out, run.err);
-    assert!(run.err.contains("big.img") && run.err.contains("another process has it open"), "{}", run.err);
+    assert!(run.err.contains("big.img") && run.err.contains("open and locked: by another process"), "{}", run.err);
     node.ok(&["pool", "status"]);
     let run = remuda(&["--socket", "/nowhere/r.sock", "pool", "check", "hot"]);
     assert_eq!(run.code, 3, "{}", run.err);
