@@ -1,5 +1,6 @@
 //! Pools by what any caller sees of them, in virtual time and on memory.
 
+mod at_rest;
 mod check;
 mod common;
 mod copies;

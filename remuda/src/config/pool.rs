@@ -337,7 +337,15 @@ pub fn refuse_keys_of_shaped(section: &mut Section<'_>, names: &[&str]) {
 }
 
 fn read_placement(section: &mut Section<'_>) -> PlacementDef {
-    let shape = section.choice("shape").map_or("hot", |shape| shape.value);
+    let shape = match section.text("shape") {
+        Some(shape) if shape.value == "warm" => {
+            let help = "a warm pool is a hot one whose 'capacity' is a device of kind 'flash-cache': leave 'shape' out"
+                .to_string();
+            section.wrong(shape.span, "shape", "'warm' is not a shape of its own here", Some(help));
+            "hot"
+        }
+        _ => section.choice("shape").map_or("hot", |shape| shape.value),
+    };
     let overprovision = section.count("overprovision").map(|percent| percent.value as u8);
     let write_unit = section.size("write_unit");
     let band = section.size("band");

@@ -429,6 +429,8 @@ fn keys_of_shaped_pools_in_others_are_pointed_at() {
     for (key, place) in [("overprovision = 10", "12:17:"), ("band = '4MiB'", "12:8:"), ("grow_to = '1GiB'", "12:11:")] {
         assert_problem(&text(key), place, &["is for shaped pools", "shape = \"shaped\""]);
     }
+    assert_problem(&text("shape = 'warm'"), "12:9:", &["not a shape of its own", "flash-cache"]);
+    assert_problem(&text("shape = 'round'"), "12:9:", &["is not a valid value", "hot, shaped"]);
 }
 
 #[test]

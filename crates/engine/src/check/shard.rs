@@ -242,12 +242,20 @@ impl Checker {
                         self.places(bands, state.number, extent, page);
                     }
                 }
-                self.map_page(state.number, extent, descriptor, block, page);
+                self.map_page(state.number, extent, descriptor, block, page, bands.is_some());
             }
         }
     }
 
-    fn map_page(&mut self, shard: u16, extent: u32, descriptor: Descriptor, block: u64, page: Result<Vec<u8>, Status>) {
+    fn map_page(
+        &mut self,
+        shard: u16,
+        extent: u32,
+        descriptor: Descriptor,
+        block: u64,
+        page: Result<Vec<u8>, Status>,
+        is_shaped: bool,
+    ) {
         let object = format!("map page of extent {extent} of shard {shard}");
         let place = format!("block {block}");
         let cause = match page {
@@ -264,12 +272,15 @@ impl Checker {
         if let Some(cause) = cause {
             let blocks = blocks_named(&descriptor);
             let meaning = format!("{cause}; {blocks} cannot be read, except what is in the log");
-            self.report.error(
-                object,
-                place,
-                meaning,
-                "restore these blocks from a backup: writing them again makes them readable",
-            );
+            let advice = match is_shaped {
+                // Its index is on the log device; what the capacity device has speaks for itself.
+                true => {
+                    "before anything is written there, give the pool another log: that builds the index anew, and finds what was at rest \
+                     ('remuda docs pools', 'A damaged index'); restore the rest from a backup"
+                }
+                false => "restore these blocks from a backup: writing them again makes them readable",
+            };
+            self.report.error(object, place, meaning, advice);
         }
     }
 

@@ -286,9 +286,15 @@ impl Shard {
         let lost = self.index.recall(&page, self.meta.durable_tail());
         let owner = self.meta.descriptor(extent);
         let first = owner.vextent as u64 * EXTENT_BLOCKS as u64;
+        let ways = match self.meta.bands() {
+            Some(_) => {
+                "giving the pool another log before that finds what was at rest ('remuda docs pools', 'A damaged index')"
+            }
+            None => "'pool scrub' lists them",
+        };
         tracing::error!(
             "pool '{}': the map page of extent {extent} of shard {} is damaged: {lost} blocks of {} from block {first} \
-             to {} (of 4 KiB) are lost, all that the log does not have; 'pool scrub' lists them, writing them mends them",
+             to {} (of 4 KiB) are lost, all that the log does not have; writing them mends them, {ways}",
             self.pool_name,
             self.number,
             self.names.of(owner.volume),

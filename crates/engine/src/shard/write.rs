@@ -111,8 +111,11 @@ impl Shard {
         loop {
             let target = &self.newest(*target);
             self.freezer.thawed(target.volume).await;
-            if !self.is_broken(Defect::SkipJournal) {
-                self.journal.add(target.volume, target.slice()).await?;
+            if !self.is_broken(Defect::SkipJournal)
+                && let Err(status) = self.journal.add(target.volume, target.slice()).await
+            {
+                self.note_unjournaled(status);
+                return Err(status);
             }
             self.locks.passable(&target.range()).await;
             self.wait_for_room(bytes).await?;
