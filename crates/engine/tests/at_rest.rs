@@ -2,7 +2,7 @@
 
 use crate::common::tank::Tank;
 use crate::common::*;
-use bdev::{ErrorDevice, ErrorRule, Fault, Op, Status};
+use bdev::{BlockDevice, ErrorDevice, ErrorRule, Fault, Op, Status};
 use engine::{LogDevice, OpenOptions, Pool, PoolDevices};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn writes_that_cannot_be_journaled_fail_and_the_pool_says_so_until_the_device_ta
             let capacity = Arc::new(ErrorDevice::new("capacity", tank.capacity.clone(), &[], 1).unwrap());
             let devices = PoolDevices { log: LogDevice::Block(tank.log.clone()), capacity: capacity.clone() };
             let pool = Pool::open(&tank.reactor, &devices, &OpenOptions::default()).await.unwrap();
-            let volume = pool.volume("v").unwrap();
+            let volume: Arc<dyn BlockDevice> = pool.volume("v").unwrap();
             let trouble = async || {
                 let shards = pool.status(&tank.reactor).await.shards;
                 shards.into_iter().find_map(|shard| shard.trouble)

@@ -75,8 +75,7 @@ impl Shard {
 
     /// The first write to a slice at rest waits for the dirty journal, which its device refuses: hosts get errors, and nobody else would
     /// notice while the pool has nothing to do.
-    pub(super) fn note_unjournaled(&self, status: Status) {
-        self.house.note_error(Some(status));
+    pub(super) fn tell_unjournaled(&self, status: Status) {
         if self.house.refusals.is_due(status, self.reactor.now_ns()) {
             tracing::error!(
                 "pool '{}': the dirty journal of shard {} on device '{}' cannot be written: {status}; writes to what was at rest are \

@@ -71,6 +71,8 @@ pub(super) struct House {
     /// The tail in the last checkpoint.
     checkpoint: Cell<Option<LogTail>>,
     last_error: Cell<Option<Status>>,
+    /// Why a write to a slice at rest has failed, until one has been journaled or upkeep has succeeded.
+    pub(super) unjournaled: Cell<Option<Status>>,
     failures: Seldom,
     /// Writes that are refused because of them.
     pub(super) refusals: Seldom,
@@ -104,9 +106,9 @@ impl House {
         let _ = reactor.timeout(ns, self.call.wait_until(|| self.stopping.get())).await;
     }
 
-    /// How the last upkeep that failed ended, until one has succeeded.
+    /// How the last upkeep that failed ended, until one has succeeded; or why writes to what is at rest fail.
     pub(super) fn last_error(&self) -> Option<Status> {
-        self.last_error.get()
+        self.last_error.get().or(self.unjournaled.get())
     }
 
     /// A part of upkeep has failed, while others go on.
@@ -145,6 +147,7 @@ impl Shard {
                 continue;
             }
             self.ends_stall();
+            house.unjournaled.set(None);
             if house.failures.ends() {
                 tracing::info!("pool '{}': upkeep of shard {} goes on", self.pool_name, self.number);
             }

@@ -111,11 +111,10 @@ impl Shard {
         loop {
             let target = &self.newest(*target);
             self.freezer.thawed(target.volume).await;
-            if !self.is_broken(Defect::SkipJournal)
-                && let Err(status) = self.journal.add(target.volume, target.slice()).await
-            {
-                self.note_unjournaled(status);
-                return Err(status);
+            if !self.is_broken(Defect::SkipJournal) {
+                let added = self.journal.add(target.volume, target.slice()).await;
+                self.house.unjournaled.set(added.err());
+                added.inspect_err(|status| self.tell_unjournaled(*status))?;
             }
             self.locks.passable(&target.range()).await;
             self.wait_for_room(bytes).await?;
