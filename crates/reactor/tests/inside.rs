@@ -1,16 +1,13 @@
 //! Tasks that call into the reactor that polls them: its end, and turns of it.
 
-use reactor::linux::LinuxDriver;
-use reactor::{Reactor, ReactorConfig};
+#[path = "../../bdev/tests/common/run.rs"]
+mod run;
+
+use run::reactor;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
-
-fn reactor() -> Rc<Reactor> {
-    let driver = LinuxDriver::new().expect("io_uring is available");
-    Reactor::new(0, Rc::new(driver), ReactorConfig::default())
-}
 
 #[test]
 fn a_task_that_closes_its_reactor_goes_on_to_the_end_of_its_poll_and_is_dropped_once() {

@@ -153,7 +153,9 @@ impl Checker {
             Role::Log => log.as_ref().and_then(|log| log.best.clone()),
         };
         let bests = [Role::Capacity, Role::Log].map(best_of);
-        bests.iter().flatten().for_each(|best| self.check_writable(best));
+        if let Some(best) = bests.iter().flatten().find(|best| !best.is_writable()) {
+            self.refuse_to_write(best);
+        }
         let Judged { superblock, log_is_ours, is_refused } = self.judge(capacity, log).await;
         self.log_is_ours = log_is_ours;
         self.options.repair &= !is_refused;
@@ -171,17 +173,12 @@ impl Checker {
         superblock
     }
 
-    /// Opening it writes, and so do repairs: that takes all that writing needs.
-    fn check_writable(&mut self, superblock: &Superblock) {
-        if superblock.is_writable() {
-            return;
-        }
+    /// Opening it writes, and so do repairs: this program does neither.
+    fn refuse_to_write(&mut self, superblock: &Superblock) {
         let but = if std::mem::take(&mut self.options.repair) { ": nothing is repaired" } else { "" };
         let meaning =
             format!("it uses features that this program may read and not write, and cannot be opened by it{but}");
-        if !self.report.findings.iter().any(|finding| finding.meaning == meaning) {
-            self.report.warning("pool", &superblock.name, meaning, "use a newer program");
-        }
+        self.report.warning("pool", &superblock.name, meaning, "use a newer program");
     }
 
     async fn judge(&mut self, capacity: Copies, log: Option<Copies>) -> Judged {

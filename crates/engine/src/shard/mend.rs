@@ -17,7 +17,7 @@ use crate::meta;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use crate::versions::first_right;
 use base::crc32c;
-use bdev::{Io, Lba, Status};
+use bdev::{Io, Status};
 use reactor::{Buf, SgList};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -237,7 +237,7 @@ impl Shard {
     /// Counts and reports a block that was wrong in these versions, and has been put right. It is block `place` of the capacity device.
     pub(super) fn note_healed(&self, volume: u32, block: u64, place: u64, bad: &[u8]) {
         add(&self.counters.healed_blocks, 1);
-        let Lba(lba) = self.capacity_io(place, 1, |lba, blocks| Io::read(lba, blocks, SgList::new())).lba;
+        let lba = place * self.capacity_scale() as u64;
         let mut drives: Vec<_> = bad.iter().filter_map(|bad| self.capacity_device.note_wrong(lba, *bad)).collect();
         drives.dedup();
         let whose = if drives.is_empty() { String::new() } else { format!(" by {}", drives.join(" and ")) };

@@ -454,8 +454,13 @@ impl Shard {
 
     /// An operation on blocks of the capacity device, which may have smaller blocks than the engine.
     fn capacity_io(&self, block: u64, blocks: u32, make: impl FnOnce(Lba, u32) -> Io) -> Io {
-        let scale = BLOCK_BYTES as u32 / self.capacity_info.block_size;
+        let scale = self.capacity_scale();
         make(Lba(block * scale as u64), blocks * scale)
+    }
+
+    /// Blocks of the capacity device in one of 4 KiB.
+    fn capacity_scale(&self) -> u32 {
+        BLOCK_BYTES as u32 / self.capacity_info.block_size
     }
 
     pub(crate) fn is_broken(&self, defect: Defect) -> bool {

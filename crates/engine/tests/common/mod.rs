@@ -7,7 +7,6 @@ pub mod beside;
 /// Virtual time; the engine depends on nothing of the simulator but this file, in its tests.
 #[path = "../../../sim/src/clock_driver.rs"]
 mod clock_driver;
-#[path = "../../../bdev/tests/common/closed.rs"]
 mod closed;
 #[path = "../../../bdev/tests/common/disk.rs"]
 pub mod disk;

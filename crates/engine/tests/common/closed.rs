@@ -1,4 +1,4 @@
-//! A reactor that is closed when the test is through with it. Other crates' tests include this file by its path.
+//! A reactor that is closed when the test is through with it.
 
 use reactor::Reactor;
 use std::ops::Deref;
