@@ -350,6 +350,14 @@ fn a_pool_of_a_later_format_is_refused_and_nothing_is_written() {
             let opened = reactor.block_on(open(reactor.clone(), devices.clone()));
             let error = opened.err().unwrap_or_else(|| panic!("{name} at {at}: it opened")).to_string();
             assert!(error.contains(expected), "{name} at {at}: {error}");
+            for repair in [false, true].into_iter().filter(|_| expected.contains("but not write")) {
+                let (there, all) = (reactor.clone(), devices.clone());
+                let options = CheckOptions { repair, ..CheckOptions::default() };
+                let check = async move { Pool::check(&there, &all.capacity, Some(&all.log), options).await.unwrap() };
+                let findings = reactor.block_on(check).findings;
+                let told = findings.iter().filter(|finding| finding.meaning.contains("cannot be opened by it")).count();
+                assert_eq!(told, 1, "{name}, repair {repair}: {findings:?}");
+            }
             assert!(before == images(), "{name} at {at}, log {on_log}: something was written");
         }
     }
